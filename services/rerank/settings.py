@@ -32,7 +32,7 @@ class RerankSettings(InnerSettings, CallerSettings):
         description="model of the scorer cross_encoder, an alias of the inference service; empty is its first one",
     )
     default_scorers: dict[str, Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]] = Field(
-        default_factory=lambda: {"retriever": 0.3, "embedding": 0.7},
+        default_factory=lambda: {"retriever": 0.7, "embedding": 0.3},
         min_length=1,
         max_length=MAX_SCORERS,
         description="scorers of requests that name none, a JSON object of scorer to weight; several are fused",

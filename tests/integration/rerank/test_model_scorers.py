@@ -158,7 +158,7 @@ async def test_without_a_scorer_the_score_of_retrieval_and_the_embedding_are_fus
     for one, score in zip(work.chunks, (4.0, 2.0, 3.0), strict=True):
         one.score = score
     reply = await stub.Rerank(work)
-    assert contents(reply) == ["red fox", "blue red car", "the green car"]
+    assert contents(reply) == ["the green car", "blue red car", "red fox"]
     assert [one.score for one in reply.chunks[::2]] == pytest.approx([0.7, 0.3], abs=1e-6)
     assert {one.score_kind for one in reply.chunks} == {"weighted"}
     assert json.loads(reply.chunks[0].metadata_json)["rerank_scores"].keys() == {"retriever", "embedding"}

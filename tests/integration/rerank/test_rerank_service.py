@@ -53,8 +53,8 @@ async def test_min_score_of_zero_differs_from_unset(stub):
 async def test_scorers_are_listed_default_first(stub):
     reply = await stub.ListScorers(pb.ListScorersRequest())
     assert [(one.name, one.min_score, one.max_score, one.default_weight) for one in reply.scorers] == [
-        ("retriever", -math.inf, math.inf, 0.3),
-        ("embedding", -1.0, 1.0, 0.7),
+        ("retriever", -math.inf, math.inf, 0.7),
+        ("embedding", -1.0, 1.0, 0.3),
         ("bm25", 0.0, math.inf, 0.0),
         ("keyword", 0.0, 1.0, 0.0),
         ("cross_encoder", 0.0, 1.0, 0.0),
