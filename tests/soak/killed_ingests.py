@@ -39,7 +39,7 @@ class Killed:
 
     Attributes:
         acknowledged: The mark that each document had when the service last acknowledged it.
-        sent: The mark that was sent last, acknowledged or not.
+        sent: The marks that were sent since then.
     """
 
     def __init__(self, folder, inference_address, random):
@@ -91,8 +91,8 @@ class Killed:
         report = await context.Verify(pb.VerifyRequest(collection=COLLECTION, embedding_sample=16))
         self.problems += report.differences
         for source, mark in self.acknowledged.items():
-            # A document that was sent again without an answer is there in either form.
-            query = f"{mark} {self.sent[source]}"
+            # A document that was sent again without an answer is there in any of these forms.
+            query = " ".join((mark, *self.sent[source]))
             found = await context.Retrieve(pb.RetrieveRequest(query=query, policy=POLICY))
             if source not in {chunk.source for chunk in found.chunks}:
                 self.problems.append(f"{source} with {mark} was acknowledged and is not there")
@@ -115,9 +115,11 @@ class Killed:
                 words = " ".join(self._random.choices(WORDS, k=self._random.randrange(20, 600)))
                 request.documents.append(collection_pb2.Document(source=source, content=f"{mark}. {words}"))
                 marks[source] = mark
-            self.sent |= marks
+            for source, mark in marks.items():
+                self.sent.setdefault(source, []).append(mark)
             await context.Ingest(request)
             self.acknowledged |= marks
+            self.sent |= {source: [] for source in marks}
 
     def _measure_opening(self):
         started_s = time.perf_counter()
