@@ -160,6 +160,7 @@ def built_context_to_proto(context: BuiltContext, *, is_fenced: bool) -> pb.Buil
         chunks=[chunk_to_proto(chunk) for chunk in context.chunks],
         token_count=context.token_count,
         coverage=context.coverage,
+        unembedded_chunk_count=context.unembedded_count,
     )
     if context.text:
         role = message_pb2.ROLE_USER if is_fenced else message_pb2.ROLE_SYSTEM

@@ -214,6 +214,14 @@ async def test_hybrid_fuses_words_and_vectors(context):
         assert all(0 < chunk.score <= 1 for chunk in found[:2])
 
 
+@pytest.mark.parametrize("choice", [{"smoothing": 0.5}, {"diversity": 0.5}])
+async def test_what_reads_vectors_works_before_there_are_any(context, choice):
+    await context.ingest(Document("a", "apple fig"), Document("b", "apple"))
+    found = await context.find("apple", retriever=Retriever.HYBRID, **choice)
+    assert [chunk.source for chunk in found] == ["b", "a"]
+    assert await context.find("cherry", retriever=Retriever.HYBRID, **choice) == ()
+
+
 async def test_smoothing_draws_up_what_resembles_the_best_chunks(context):
     best = [Document(f"best {number}", f"zebra apple kiwi lime {number}") for number in range(5)]
     alone = Document("alone", "zebra mango melon mint moss")

@@ -164,6 +164,7 @@ class ScriptedContext:
     def __init__(self, *chunks):
         self.chunks = chunks
         self.failure = None
+        self.unembedded_count = 0
 
     async def build(self, query, policy, _model, more_queries=()):
         self.searched = (query, *more_queries)
@@ -171,7 +172,8 @@ class ScriptedContext:
             raise self.failure
         role = Role.SYSTEM if policy.is_system else Role.USER
         text = lay_out(self.chunks, is_fenced=not policy.is_system)
-        return BuiltContext(Message(role, text) if self.chunks else None, self.chunks)
+        message = Message(role, text) if self.chunks else None
+        return BuiltContext(message, self.chunks, unembedded_count=self.unembedded_count)
 
     async def retrieve(self, query, policy):
         if self.failure is not None:

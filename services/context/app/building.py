@@ -16,12 +16,16 @@ from services.context.ports import TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The text of the message, empty without chunks; `token_count` is 0 without a budget, which needs no count."""
+    """The text of the message, empty without chunks, and how many chunks a search by vectors could not see.
+
+    `token_count` is 0 without a budget, which needs no count.
+    """
 
     text: str = ""
     chunks: tuple[Chunk, ...] = ()
     token_count: int = 0
     coverage: float = 0.0
+    unembedded_count: int = 0
 
 
 class ContextBuilding:
@@ -54,17 +58,19 @@ class ContextBuilding:
         """
         policy.check()
         check_chunks(chunks)
+        unembedded = 0
         if not chunks:
-            chunks = (await self._retrieval.retrieve(tenant, query, policy, more_queries)).chunks
+            found = await self._retrieval.retrieve(tenant, query, policy, more_queries)
+            chunks, unembedded = found.chunks, found.unembedded_count
         kept, tokens = len(chunks), 0
         budget = policy.max_tokens or self._default_max_tokens
         if chunks and budget:
             kept, tokens = await self._fit(chunks, budget, model, is_fenced=policy.is_fenced)
         if not kept:
-            return BuiltContext()
+            return BuiltContext(unembedded_count=unembedded)
         chunks = tuple(chunks[:kept])
         coverage = await asyncio.to_thread(coverage_of, query, [chunk.content for chunk in chunks])
-        return BuiltContext(lay_out(chunks, is_fenced=policy.is_fenced), chunks, tokens, coverage)
+        return BuiltContext(lay_out(chunks, is_fenced=policy.is_fenced), chunks, tokens, coverage, unembedded)
 
     async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str, *, is_fenced: bool) -> tuple[int, int]:
         """Return how many chunks fit the budget, and their tokens; counts the tokens of a whole text a few times only.

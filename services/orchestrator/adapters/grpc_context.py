@@ -41,10 +41,15 @@ class GrpcContext:
     ) -> BuiltContext:
         """Retrieve, rerank where the policy says so, and lay out."""
         chunks: tuple[Chunk, ...] = ()
+        unembedded = 0
         if policy.scorer is not None:
-            chunks = await self._retrieve_and_rerank(query, policy, policy.scorer, more_queries)
+            searched = replace(policy, min_score=None)  # it applies to the reranked score
+            found = await self._retrieve(query, searched, more_queries)
+            unembedded = found.unembedded_chunk_count
+            ranking = Ranking(policy.scorer, policy.min_score, policy.top_k, policy.ranking)
+            chunks = await self.rerank(query, _chunks_of(found), ranking)
             if not chunks:
-                return BuiltContext(None)
+                return BuiltContext(None, unembedded_count=unembedded)
         request = context_service_pb2.BuildContextRequest(
             query=query,
             policy=context_to_proto(policy),
@@ -53,22 +58,19 @@ class GrpcContext:
             more_queries=more_queries,
         )
         reply = await self._context_peer.call_unary(self._context.BuildContext, request)
+        unembedded += reply.unembedded_chunk_count
         if not reply.HasField("message"):
-            return BuiltContext(None)
+            return BuiltContext(None, unembedded_count=unembedded)
         laid_out = tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
         message = message_from_proto(reply.message)
         # A context service of an earlier version does not know roles: its message is always the system's.
         if message.role is not policy.role:
             message = Message(policy.role, content=lay_out(laid_out, is_fenced=not policy.is_system))
-        return BuiltContext(message, laid_out, reply.token_count)
+        return BuiltContext(message, laid_out, reply.token_count, unembedded)
 
     async def retrieve(self, query: str, policy: ContextPolicy, more_queries: Sequence[str] = ()) -> tuple[Chunk, ...]:
         """Return chunks, best first."""
-        request = context_service_pb2.RetrieveRequest(
-            query=query, policy=context_to_proto(policy), more_queries=more_queries
-        )
-        reply = await self._context_peer.call_unary(self._context.Retrieve, request)
-        return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
+        return _chunks_of(await self._retrieve(query, policy, more_queries))
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
         """Return the chunks in a new order, without those below min_score."""
@@ -86,9 +88,14 @@ class GrpcContext:
         reply = await self._rerank_peer.call_unary(self._rerank.Rerank, request)
         return tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
 
-    async def _retrieve_and_rerank(
-        self, query: str, policy: ContextPolicy, scorer: str, more_queries: Sequence[str]
-    ) -> tuple[Chunk, ...]:
-        searched = replace(policy, min_score=None)  # it applies to the reranked score
-        found = await self.retrieve(query, searched, more_queries)
-        return await self.rerank(query, found, Ranking(scorer, policy.min_score, policy.top_k, policy.ranking))
+    async def _retrieve(
+        self, query: str, policy: ContextPolicy, more_queries: Sequence[str]
+    ) -> context_service_pb2.RetrieveResponse:
+        request = context_service_pb2.RetrieveRequest(
+            query=query, policy=context_to_proto(policy), more_queries=more_queries
+        )
+        return await self._context_peer.call_unary(self._context.Retrieve, request)
+
+
+def _chunks_of(found: context_service_pb2.RetrieveResponse) -> tuple[Chunk, ...]:
+    return tuple(chunk_from_proto(chunk) for chunk in found.chunks)

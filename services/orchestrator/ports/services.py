@@ -33,11 +33,12 @@ class CompiledConstraint:
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The context message of a turn, None without chunks, and its chunks."""
+    """The context message of a turn, None without chunks, its chunks, and how many chunks vectors could not find."""
 
     message: Message | None
     chunks: tuple[Chunk, ...] = ()
     token_count: int = 0
+    unembedded_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Remembering(rpc.ContextServiceServicer, rerank_service_pb2_grpc.RerankServ
 
     async def Retrieve(self, request, context):
         self.retrieved = request
-        return pb.RetrieveResponse(chunks=[chunk_pb2.Chunk(source="a", content="Obey.")])
+        return pb.RetrieveResponse(chunks=[chunk_pb2.Chunk(source="a", content="Obey.")], unembedded_chunk_count=4)
 
     async def Rerank(self, request, context):
         self.asked = request
@@ -59,7 +59,7 @@ class Remembering(rpc.ContextServiceServicer, rerank_service_pb2_grpc.RerankServ
 
     async def BuildContext(self, request, context):
         self.built = request
-        return pb.BuildContextResponse(chunks=request.chunks)
+        return pb.BuildContextResponse(chunks=request.chunks, unembedded_chunk_count=0 if request.chunks else 7)
 
 
 def registrations_of(service):
@@ -94,7 +94,8 @@ async def test_a_requests_ranking_reaches_the_rerank_service():
     )
     policy = request_from_proto(request, "r").context
     async with serving(registrations_of(service)) as (channel, _):
-        await GrpcContext(channel, channel, 5.0).build("q", policy, "")
+        built = await GrpcContext(channel, channel, 5.0).build("q", policy, "")
+    assert built.unembedded_count == 4
     asked = service.asked
     assert (asked.query, asked.scorer, asked.top_k, asked.min_score) == ("q", "", 3, 0.5)
     assert (asked.scorers, asked.fusion) == (RERANKING.scorers, RERANKING.fusion)
@@ -105,7 +106,8 @@ async def test_further_queries_are_searched_and_the_question_alone_reranks():
     service = Remembering()
     async with serving(registrations_of(service)) as (channel, _):
         context = GrpcContext(channel, channel, 5.0)
-        await context.build("q", ContextPolicy(Retriever.BM25, "c"), "", ("a", "b"))
+        built = await context.build("q", ContextPolicy(Retriever.BM25, "c"), "", ("a", "b"))
+        assert built.unembedded_count == 7
         assert (service.built.query, list(service.built.more_queries)) == ("q", ["a", "b"])
         await context.build("q", ContextPolicy(Retriever.BM25, "c", scorer="judge"), "", ("a", "b"))
     assert (service.retrieved.query, list(service.retrieved.more_queries)) == ("q", ["a", "b"])

@@ -116,6 +116,16 @@ async def test_retrieval_that_cannot_work_fails_the_request_in_every_mode(tmp_pa
     assert response.error.code == error_pb2.ERROR_CODE_CONFIG_INVALID
 
 
+async def test_chunks_that_are_not_embedded_yet_are_a_warning(tmp_path):
+    context = ScriptedContext()
+    context.unembedded_count = 3
+    async with orchestrator(tmp_path, scripted_services(context=context)) as stub:
+        response = await execute(stub, system_request(context=POLICY))
+    (warning,) = response.warnings
+    assert warning.code == "context_incomplete"
+    assert warning.message.startswith("3 chunks of collection")
+
+
 async def test_an_outage_of_retrieval_is_a_warning_unless_the_context_is_required(tmp_path):
     context = ScriptedContext()
     context.failure = Unavailable("the context service cannot be reached")

@@ -14,6 +14,7 @@ from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.response import FinishReason
 from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, Retriever
 
 CITED = OutputContract(citations=CitationPolicy())
@@ -67,7 +68,7 @@ def test_an_answer_with_citations_that_may_abstain_abstains(mode):
     assert [one.target for one in outcome.transitions] == [State.EXECUTE, State.COMPLETE]
     assert (response.content, response.structured_output_json) == (NOT_IN_SOURCES, '{"in_sources": false}')
     assert (response.confidence, response.confidence_source) == (0.25, "RETRIEVAL")
-    assert (response.failure, response.finish_reason, response.validation) == (None, None, None)
+    assert (response.failure, response.finish_reason, response.validation) == (None, FinishReason.STOP, None)
     kept = [message.content for message in outcome.command.turn]
     assert kept == (["why?", NOT_IN_SOURCES] if mode is Mode.CHAT else [])
 

@@ -91,7 +91,7 @@ class VectorIndex:
 
     def vectors_at(self, positions: NDArray[np.intp]) -> Vectors:
         """Return the vectors at positions, zeros where there is none."""
-        found = np.zeros((len(positions), max(1, self._matrix.shape[1])), dtype=np.float32)
+        found = np.zeros((len(positions), self._matrix.shape[1]), dtype=np.float32)
         known = self._has_vector[positions]
         found[known] = self._matrix[positions[known]]
         return found

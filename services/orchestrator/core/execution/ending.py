@@ -69,7 +69,8 @@ def _with_confidence(run: Run, response: Response) -> Response:
 
 def abstain(run: Run, reason: str) -> Outcome:
     """End a run with the answer that the sources have none, which no model gave and nothing checked."""
-    response = _with_confidence(run, with_abstention(_response(run)))
+    response = replace(_response(run), finish_reason=FinishReason.STOP)
+    response = _with_confidence(run, with_abstention(response))
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
 
 

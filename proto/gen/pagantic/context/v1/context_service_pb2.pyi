@@ -651,10 +651,13 @@ class BuildContextResponse(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
+    UNEMBEDDED_CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     token_count: _builtins.int
     """Tokens of the message."""
     coverage: _builtins.float
     """Fraction of query terms found in the chunks, in [0, 1]."""
+    unembedded_chunk_count: _builtins.int
+    """As in RetrieveResponse; 0 where chunks are given."""
     @_builtins.property
     def message(self) -> _message_pb2.Message:
         """One message of the role that the policy names; unset when nothing was found."""
@@ -670,10 +673,11 @@ class BuildContextResponse(_message.Message):
         chunks: _abc.Iterable[_chunk_pb2.Chunk] | None = ...,
         token_count: _builtins.int = ...,
         coverage: _builtins.float = ...,
+        unembedded_chunk_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "coverage", b"coverage", "message", b"message", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "coverage", b"coverage", "message", b"message", "token_count", b"token_count", "unembedded_chunk_count", b"unembedded_chunk_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -46,12 +46,23 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
     built, warning = await _build(run.request, policy, query, written.texts, scope)
     if warning is not None:
         return Retrieved(warnings=(*written.warnings, warning))
-    confidence, warnings = retrieval_confidence(query, built.chunks), written.warnings
+    confidence = retrieval_confidence(query, built.chunks)
+    warnings = (*written.warnings, *_warnings_of(policy, built))
     if policy.answerability is not None:
         weighed = await weigh_answerability(query, built.message, policy.answerability, run.request.hints, scope)
         confidence = weighed.probability
         warnings += weighed.warnings
     return Retrieved(built.message, confidence, warnings, built.chunks)
+
+
+def _warnings_of(policy: ContextPolicy, built: BuiltContext) -> tuple[ResponseWarning, ...]:
+    if not built.unembedded_count:
+        return ()
+    text = (
+        f"{built.unembedded_count} chunks of collection {policy.collection!r} are not embedded yet: the search by "
+        "vectors could not find them"
+    )
+    return (ResponseWarning("context_incomplete", text),)
 
 
 async def _build(
