@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pagantic_common.domain.errors import ErrorCategory, PaganticError
 from pagantic_common.domain.text.calibration import probability_of
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, AFFIRMATION_JSON
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.phases.asking import has_answer_phase
 from services.orchestrator.core.execution.run import Run
@@ -31,17 +34,26 @@ async def weigh_abstention(
     """Return the probability of an abstention in place of claims, and the usage.
 
     The probability is None where the request does not ask for it, and where the model cannot tell: an answer is
-    not lost for it.
+    not lost for it. A request that is stopped meanwhile keeps what was streamed, and pays for it.
     """
     if not _is_wanted(run, output):
         return None, TokenUsage()
+    scope.inference.said = _as_streamed(output, command)
     try:
         log_odds, usage = await weigh(command, run.request.hints, _BEGINNINGS, scope)
     except PaganticError as error:
         if failure_from(error).category is ErrorCategory.CANCELLATION:
             raise
+        scope.inference.said = None
         return None, TokenUsage()
+    scope.inference.said = None
     return probability_of(log_odds), usage
+
+
+def _as_streamed(output: InferenceOutput, command: Infer) -> InferenceOutput:
+    if not command.is_streamed:
+        return replace(output, content="", reasoning="")
+    return replace(output, content=CitedText().feed(output.content))
 
 
 def _is_wanted(run: Run, output: InferenceOutput) -> bool:
