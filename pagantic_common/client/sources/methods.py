@@ -49,7 +49,8 @@ class Sources(OrchestratorCalls):
 
         Needs a key with the scope WRITE. The service reads the bytes, whatever their format; a file that it cannot
         read fails alone, and is among the `failed` of the result. Raises OSError for a path that cannot be read,
-        InvalidRequest where there are no files, and DeadlineExceeded for a file that takes too long.
+        TypeError for a single path instead of a list, InvalidRequest where there are no files, and DeadlineExceeded for
+        a file that takes too long.
 
         Args:
             collection: Name of the collection.
