@@ -56,7 +56,8 @@ class Sources(OrchestratorCalls):
             collection: Name of the collection.
             paths: Files, and folders, whose hidden files are left out. A path is the source of its document.
             file_timeout_s: Longest time for one file; None is the client's time.
-            on_file: Called with the result of each file. A Client calls it in a thread of its own.
+            on_file: Called with the result of each file, one after another, in another thread than the event loop's, so
+                that it may wait, and use a Client.
         """
         files = await asyncio.to_thread(find_files, paths)
         if not files:
