@@ -117,10 +117,10 @@ class _Asking:
 
 def _read_labels(path: Path) -> list[_Label]:
     """Return the labels of a file; raises UsageError that names the line."""
-    lines = [line for line in options.read_file(path).splitlines() if line.strip()]
+    lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
     if not 1 <= len(lines) <= MAX_LABELS:
-        raise UsageError(f"{str(path)!r} has {len(lines)} lines: give 1 to {MAX_LABELS}, each as {_FORM}")
-    return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in enumerate(lines, 1)]
+        raise UsageError(f"{str(path)!r} has {len(lines)} lines that are not empty: give 1 to {MAX_LABELS}, each as {_FORM}")
+    return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in lines]
 
 
 def _label_of(line: str, where: str) -> _Label:

@@ -99,8 +99,9 @@ def test_a_model_that_guesses_and_labels_of_one_kind_are_told(calibrate):
 @pytest.mark.parametrize(
     ("content", "wrong"),
     [
-        ("", "has 0 lines: give 1 to 10000"),
+        ("", "has 0 lines that are not empty: give 1 to 10000"),
         ("no", "line 1 of"),
+        ("\n \nno", "line 3 of"),
         ('{"question": "a", "answerable": true}\n{"question": "a", "answerable": 1}', "line 2 of"),
         ('{"question": " ", "answerable": true}', "is no label: write {"),
         ('["a"]', "is no label"),
