@@ -29,6 +29,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, dump_json, pars
 
 MAX_LABELS = 10_000
 USEFUL_AREA = 0.7
+USEFUL_LABELS = 30
 _FORM = '{"question": "...", "answerable": true}'
 
 
@@ -136,6 +137,7 @@ def _label_of(line: str, where: str) -> _Label:
 
 def _report(examples: Sequence[Example], *, as_json: bool) -> None:
     found = fit_calibration(examples)
+    _note_doubts(len(examples), found)
     figures = {
         "questions": len(examples),
         "answerable": sum(is_answerable for _, is_answerable in examples),
@@ -153,6 +155,13 @@ def _report(examples: Sequence[Example], *, as_json: bool) -> None:
     _say_area(figures["area_under_curve"])
     say(f"slope: {found.slope:.4f}")
     say(f"intercept: {found.intercept:.4f}")
+
+
+def _note_doubts(count: int, found: Calibration) -> None:
+    if count < USEFUL_LABELS:
+        note(f"{count_of(count, 'question')} tell little: label at least {USEFUL_LABELS}")
+    if found.slope <= 0:
+        note("the slope is not above 0: the model says yes rather where the answer is missing, so do not use these numbers")
 
 
 def _say_area(area: float | None) -> None:

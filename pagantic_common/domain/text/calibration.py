@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
 MAX_STEPS: Final = 100
 MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9
@@ -40,7 +41,8 @@ def fit_calibration(examples: Sequence[Example]) -> Calibration:
 
     Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that labels of one
     kind, or ones that the log-odds separate, have a finite line. The steps are Newton's with a line search, after Lin,
-    Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007).
+    Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007). Slope and intercept are
+    at most MAX_SCALING, up and down; a steeper line is turned about the mean of the log-odds.
     """
     if not examples:
         raise ValueError("there are no examples to calibrate by")
@@ -55,8 +57,12 @@ def fit_calibration(examples: Sequence[Example]) -> Calibration:
         if stepped is None:
             break
         line = stepped
-    slope = line.slope / spread
-    return Calibration(slope, line.intercept - slope * mean)
+    slope = _bounded(line.slope / spread)
+    return Calibration(slope, _bounded(line.intercept - slope * mean))
+
+
+def _bounded(value: float) -> float:
+    return max(-MAX_SCALING, min(value, MAX_SCALING))
 
 
 def _stepped(line: Calibration, points: Sequence[tuple[float, float]]) -> Calibration | None:

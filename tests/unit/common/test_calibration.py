@@ -4,10 +4,11 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.text.calibration import (
+    MAX_SCALING,
     Calibration,
     area_under_curve,
     brier_score,
@@ -35,8 +36,8 @@ def test_a_probability_is_the_share_of_yes():
 @given(examples)
 def test_a_fit_is_finite_and_as_monotone_as_its_slope(pairs):
     line = fit_calibration(pairs)
-    assert math.isfinite(line.slope)
-    assert math.isfinite(line.intercept)
+    assert abs(line.slope) <= MAX_SCALING
+    assert abs(line.intercept) <= MAX_SCALING
     found = [line.probability_of(odds) for odds in range(-5, 6)]
     assert found == sorted(found, reverse=line.slope < 0)
 
@@ -47,6 +48,7 @@ def test_a_fit_has_the_mean_of_the_smoothed_labels(pairs):
     positives = sum(is_right for _, is_right in pairs)
     high, low = (positives + 1) / (positives + 2), 1 / (len(pairs) - positives + 2)
     line = fit_calibration(pairs)
+    assume(max(abs(line.slope), abs(line.intercept)) < MAX_SCALING)
     found = sum(line.probability_of(odds) for odds, _ in pairs)
     assert found == pytest.approx(positives * high + (len(pairs) - positives) * low, abs=1e-3)
 
@@ -72,6 +74,14 @@ def test_labels_that_the_log_odds_separate_have_a_finite_line():
     line = fit_calibration([(-2.0, False), (-1.0, False), (1.0, True), (2.0, True)])
     assert 0 < line.slope < 100
     assert abs(line.intercept) < 1e-6
+
+
+def test_log_odds_that_hardly_differ_give_a_line_that_a_policy_takes():
+    line = fit_calibration([(40.0, False), (40.00001, True)] * 20)
+    assert line == Calibration(MAX_SCALING, -MAX_SCALING)
+    level = fit_calibration([(-1e-6, False), (1e-6, True)] * 20)
+    assert level.slope == MAX_SCALING
+    assert level.probability_of(0.0) == pytest.approx(0.5)
 
 
 def test_there_is_no_fit_without_examples():
