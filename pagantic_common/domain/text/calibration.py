@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
@@ -109,9 +110,17 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
 
     0.5 is a guess. Returns None for labels of one kind.
     """
-    positives = [log_odds for log_odds, is_right in examples if is_right]
-    negatives = [log_odds for log_odds, is_right in examples if not is_right]
+    positives = sum(is_right for _, is_right in examples)
+    negatives = len(examples) - positives
     if not positives or not negatives:
         return None
-    higher = sum((one > other) + 0.5 * (one == other) for one in positives for other in negatives)
-    return higher / (len(positives) * len(negatives))
+    # In the order of the log-odds, each group of equal ones is above the negatives below it, and ties with its own. The
+    # points count halves, so that they stay whole.
+    points = negatives_below = 0
+    for _, group in groupby(sorted(examples), key=lambda example: example[0]):
+        labels = [is_right for _, is_right in group]
+        right = sum(labels)
+        wrong = len(labels) - right
+        points += right * (2 * negatives_below + wrong)
+        negatives_below += wrong
+    return points / (2 * positives * negatives)

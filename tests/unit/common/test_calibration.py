@@ -106,3 +106,47 @@ def test_a_brier_score_is_the_mean_squared_distance():
 )
 def test_the_area_is_the_chance_that_a_right_one_is_higher(pairs, area):
     assert area_under_curve(pairs) == area
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3).map(float), st.booleans()), max_size=40))
+def test_the_area_is_that_of_all_pairs(pairs):
+    right = [odds for odds, is_right in pairs if is_right]
+    wrong = [odds for odds, is_right in pairs if not is_right]
+    points = [1.0 if one > other else 0.5 if one == other else 0.0 for one in right for other in wrong]
+    assert area_under_curve(pairs) == (sum(points) / len(points) if points else None)
+
+
+@given(examples)
+def test_the_area_of_opposite_log_odds_is_the_rest(pairs):
+    area = area_under_curve(pairs)
+    opposite = area_under_curve([(-odds, is_right) for odds, is_right in pairs])
+    assert (area is None) == (opposite is None)
+    if area is not None:
+        assert area + opposite == pytest.approx(1.0)
+
+
+def test_the_area_of_as_many_labels_as_there_may_be_compares_no_pairs():
+    """The examples count how often they are compared, so that no time is measured."""
+    compared = 0
+
+    class Odds(float):
+        __hash__ = float.__hash__
+
+        def __lt__(self, other):
+            nonlocal compared
+            compared += 1
+            return float.__lt__(self, other)
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return float.__eq__(self, other)
+
+        def __gt__(self, other):
+            nonlocal compared
+            compared += 1
+            return float.__gt__(self, other)
+
+    count = 2000
+    area_under_curve([(Odds(number), number % 2 == 0) for number in range(count)])
+    assert compared < 100 * count
