@@ -140,6 +140,8 @@ class AsyncClient(Approvals, Sources):
         queries: int = 0,
         hypothetical_document: bool = False,
         min_probability: float | None = None,
+        slope: float | None = None,
+        intercept: float | None = None,
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
         """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`."""
@@ -152,6 +154,8 @@ class AsyncClient(Approvals, Sources):
             queries=queries,
             hypothetical_document=hypothetical_document,
             min_probability=min_probability,
+            slope=slope,
+            intercept=intercept,
             **options,
         )
         return raise_for_error(await self.execute(request))

@@ -14,6 +14,7 @@ from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import describe_citation
 from pagantic_common.client.requests import ASKED_CHUNKS, RETRIEVERS
 from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.text.calibration import MAX_SCALING
 from pagantic_common.domain.text.terminal import plain_text
 
 AUTO = "auto"
@@ -47,6 +48,18 @@ def ask(
         float | None,
         typer.Option(metavar="P", min=0, max=1, help="Answer only if the chunks have the answer with probability P."),
     ] = None,
+    slope: Annotated[
+        float | None,
+        typer.Option(
+            metavar="A", min=-MAX_SCALING, max=MAX_SCALING, help="Slope of that probability, as calibrate prints it."
+        ),
+    ] = None,
+    intercept: Annotated[
+        float | None,
+        typer.Option(
+            metavar="B", min=-MAX_SCALING, max=MAX_SCALING, help="Intercept of that probability, as calibrate prints it."
+        ),
+    ] = None,
     model: options.Model = "",
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = 0.0,
@@ -60,7 +73,8 @@ def ask(
     with reporting_errors():
         check_retriever(retriever)
         asked = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
-        asked.pop("context")  # it is the collection
+        if min_probability is None and (slope is not None or intercept is not None):
+            raise UsageError("--slope and --intercept calibrate the probability: give --min-probability, too")
         words = options.read_text(question)
     with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout) as client:
         if retriever == AUTO:
@@ -74,6 +88,8 @@ def ask(
             queries=queries,
             hypothetical_document=hyde,
             min_probability=min_probability,
+            slope=slope,
+            intercept=intercept,
             **asked,
         )
         note_request_id(request)

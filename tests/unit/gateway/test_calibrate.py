@@ -143,3 +143,16 @@ def test_ask_takes_what_the_model_is_asked_for(invoke, orchestrator):
     assert second.query_expansion == policy_pb2.QueryExpansion(queries=3, hypothetical_document=True)
     assert second.answerability == policy_pb2.Answerability(min_probability=0.25)
     assert invoke(*plain, "--queries", "6").exit_code == 2
+
+
+def test_ask_takes_the_two_numbers_of_a_calibration(invoke, orchestrator):
+    plain = ("ask", "docs", "Why?", "--retriever", "bm25")
+    numbers = ("--slope", "1.5", "--intercept", "-0.25")
+    invoke(*plain, "--min-probability", "0", *numbers)
+    (request,) = orchestrator.requests
+    expected = policy_pb2.Answerability(min_probability=0, slope=1.5, intercept=-0.25)
+    assert request.context.answerability == expected
+    alone = invoke(*plain, *numbers)
+    assert (alone.exit_code, len(orchestrator.requests)) == (2, 1)
+    assert "give --min-probability, too" in alone.stderr
+    assert invoke(*plain, "--min-probability", "0", "--slope", "1001").exit_code == 2
