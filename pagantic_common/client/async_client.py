@@ -30,6 +30,7 @@ from pagantic_common.client.requests import (
 )
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.sources.methods import Sources
+from pagantic_common.client.sources.retrievers import AUTO, best_retriever
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -134,7 +135,7 @@ class AsyncClient(Approvals, Sources):
         collection: str,
         question: str,
         *,
-        retriever: str = "bm25",
+        retriever: str = AUTO,
         max_chunks: int = ASKED_CHUNKS,
         filter: str = "",  # noqa: A002 - the policy's field
         queries: int = 0,
@@ -144,7 +145,14 @@ class AsyncClient(Approvals, Sources):
         intercept: float | None = None,
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`."""
+        """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`.
+
+        The retriever "auto" is "hybrid" where the collection has embeddings, else "bm25"; it looks the collection up,
+        which needs a key with the scope READ.
+        """
+        if retriever == AUTO:
+            found = await self.get_collection(collection)
+            retriever = best_retriever(found, hypothetical_document=hypothetical_document)
         request = ask_request(
             collection,
             question,

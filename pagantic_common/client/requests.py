@@ -96,7 +96,9 @@ def ask_request(
             "chat_request(question, context=policy, citations=True, tools=[])"
         )
     if min_probability is None and (slope is not None or intercept is not None):
-        raise ValueError("slope and intercept calibrate what the model is asked: give min_probability, too, which may be 0")
+        raise ValueError(
+            "slope and intercept calibrate what the model is asked: give min_probability, too, which may be 0"
+        )
     if retriever.upper() not in RETRIEVERS:
         known = ", ".join(name.lower() for name in RETRIEVERS)
         raise ValueError(f"retriever {retriever!r} is not known: use one of {known}")

@@ -13,11 +13,11 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import describe_citation
 from pagantic_common.client.requests import ASKED_CHUNKS, RETRIEVERS
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.client.sources.retrievers import AUTO, best_retriever
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.calibration import MAX_SCALING
 from pagantic_common.domain.text.terminal import plain_text
 
-AUTO = "auto"
 UNSURE = 0.5  # a probability of no answer above this is worth a word
 _KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
 
@@ -57,7 +57,10 @@ def ask(
     intercept: Annotated[
         float | None,
         typer.Option(
-            metavar="B", min=-MAX_SCALING, max=MAX_SCALING, help="Intercept of that probability, as calibrate prints it."
+            metavar="B",
+            min=-MAX_SCALING,
+            max=MAX_SCALING,
+            help="Intercept of that probability, as calibrate prints it.",
         ),
     ] = None,
     model: options.Model = "",
@@ -78,7 +81,7 @@ def ask(
         words = options.read_text(question)
     with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout) as client:
         if retriever == AUTO:
-            retriever = best_retriever(client, collection)
+            retriever = find_retriever(client, collection, hyde=hyde)
         request = ask_request(
             collection,
             words,
@@ -108,17 +111,17 @@ def check_retriever(name: str) -> None:
         raise UsageError(f"--retriever {name!r}: use one of {', '.join(_KNOWN)}")
 
 
-def best_retriever(client: Client, name: str) -> str:
-    """Return the retriever for what a collection has; raises NotFound for the collection."""
-    for collection in client.list_collections():
-        if collection.name != name:
-            continue
-        if not collection.embedded_chunk_count:
-            return "bm25"
-        if missing := collection.chunk_count - collection.embedded_chunk_count:
-            note(f"{missing} of {collection.chunk_count} chunks are not embedded yet: their words are searched alone")
-        return "hybrid"
-    raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
+def find_retriever(client: Client, name: str, *, hyde: bool = False) -> str:
+    """Return the retriever for what a collection has; raises NotFound, and UsageError where HyDE lacks embeddings."""
+    collection = client.get_collection(name)
+    try:
+        retriever = best_retriever(collection, hypothetical_document=hyde)
+    except InvalidRequest as error:
+        raise UsageError(str(error)) from None
+    missing = collection.chunk_count - collection.embedded_chunk_count
+    if retriever == "hybrid" and missing:
+        note(f"{missing} of {collection.chunk_count} chunks are not embedded yet: their words are searched alone")
+    return retriever
 
 
 def _show_sources(response: execution_pb2.SystemResponse) -> None:

@@ -12,11 +12,12 @@ import typer
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.output import UsageError, check_response, note, reporting_errors, say, say_json, showing_progress
-from gateway.cli.retrieval.ask import AUTO, Chunks, RetrieverName, best_retriever, check_retriever
+from gateway.cli.retrieval.ask import Chunks, RetrieverName, check_retriever, find_retriever
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.requests import ASKED_CHUNKS
+from pagantic_common.client.sources.retrievers import AUTO
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.text.calibration import (
     Calibration,
@@ -62,7 +63,7 @@ def calibrate(
         labelled = _read_labels(labels)
         with Client(address, timeout_s=timeout) as client:
             if retriever == AUTO:
-                retriever = best_retriever(client, collection)
+                retriever = find_retriever(client, collection)
             examples = _Asking(client, collection, retriever, chunks, model).ask_all(labelled)
     missing = len(labelled) - len(examples)
     if missing:
@@ -120,7 +121,9 @@ def _read_labels(path: Path) -> list[_Label]:
     """Return the labels of a file; raises UsageError that names the line."""
     lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
     if not 1 <= len(lines) <= MAX_LABELS:
-        raise UsageError(f"{str(path)!r} has {len(lines)} lines that are not empty: give 1 to {MAX_LABELS}, each as {_FORM}")
+        raise UsageError(
+            f"{str(path)!r} has {len(lines)} lines that are not empty: give 1 to {MAX_LABELS}, each as {_FORM}"
+        )
     return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in lines]
 
 
@@ -159,9 +162,9 @@ def _report(examples: Sequence[Example], *, as_json: bool) -> None:
 
 def _note_doubts(count: int, found: Calibration) -> None:
     if count < USEFUL_LABELS:
-        note(f"{count_of(count, 'question')} tell little: label at least {USEFUL_LABELS}")
+        note(f"the numbers of {count_of(count, 'question')} are hardly reliable: label at least {USEFUL_LABELS}")
     if found.slope <= 0:
-        note("the slope is not above 0: the model says yes rather where the answer is missing, so do not use these numbers")
+        note("the slope is not above 0: the model's yes speaks for no answer, so do not use the numbers")
 
 
 def _say_area(area: float | None) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the files of paths and of the folders among them; raises OSError for one that cannot be read.
 
-    Files of a folder, those of its folders too, are in the order of their names; hidden ones are left out. A path that is
-    neither a file nor a folder, such as a pipe, cannot be read either. Raises TypeError for a single path, whose letters
-    would count as paths.
+    Files of a folder, those of its folders too, are in the order of their names; hidden ones are left out. A path
+    that is neither a file nor a folder, such as a pipe, cannot be read either. Raises TypeError for a single path,
+    whose letters would count as paths.
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is the path {os.fspath(paths)!r}: it must be a list of paths")

@@ -14,7 +14,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.administration import OrchestratorCalls
 from pagantic_common.client.sources.files import find_files
 from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 RETRIEVED_CHUNKS = 10
 
@@ -28,6 +28,13 @@ class Sources(OrchestratorCalls):
         """Return the collections of documents by name."""
         request = context_service_pb2.ListCollectionsRequest()
         return list((await self._call(self._context_stub().ListCollections, request)).collections)
+
+    async def get_collection(self, name: str) -> collection_pb2.Collection:
+        """Return a collection of documents; raises NotFound."""
+        for collection in await self.list_collections():
+            if collection.name == name:
+                return collection
+        raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
 
     async def retrieve(
         self, collection: str, query: str, *, max_chunks: int = RETRIEVED_CHUNKS

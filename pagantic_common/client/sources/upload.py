@@ -43,8 +43,8 @@ async def upload_files(
         collection: Name of the collection.
         files: The files; the path of each is the source of its document.
         timeout_s: Longest time for one file. Raises DeadlineExceeded for one that takes longer.
-        on_file: Called with the result of each file, one after another, in another thread than the event loop's, so that
-            it may wait, and use a Client.
+        on_file: Called with the result of each file, one after another, in another thread than the event loop's, so
+            that it may wait, and use a Client.
 
     Raises OSError for a file that cannot be read to its end; the files before it are stored.
     """

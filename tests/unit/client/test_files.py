@@ -12,13 +12,13 @@ from pagantic_common.client.sources.files import find_files
 
 @pytest.mark.parametrize("path", ["./", Path("docs")])
 def test_one_path_is_not_taken_for_its_letters(path):
-    with pytest.raises(TypeError, match="paths is the path '.*': it must be a list of paths"):
+    with pytest.raises(TypeError, match=r"paths is the path '.*': it must be a list of paths"):
         find_files(path)
 
 
 def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="neither a file nor a folder.*pipe"):
+    with pytest.raises(OSError, match=r"neither a file nor a folder.*pipe"):
         find_files([tmp_path / "pipe"])
 
 

@@ -98,12 +98,12 @@ def test_a_model_that_guesses_and_labels_of_one_kind_are_told(calibrate):
 
 def test_few_labels_and_a_model_that_says_the_opposite_are_told_beside_the_json_too(calibrate):
     few = calibrate(*LABELS, options=["--json"])
-    assert "5 questions tell little: label at least 30" in few.stderr
+    assert "the numbers of 5 questions are hardly reliable: label at least 30" in few.stderr
     assert "the slope is not above 0" not in few.stderr
     assert json.loads(few.stdout)["slope"] > 0
     opposite = calibrate(*[("1.0", False), ("-1.0", True)] * 15)
-    assert "tell little" not in opposite.stderr
-    assert "the slope is not above 0: the model says yes rather where the answer is missing" in opposite.stderr
+    assert "hardly reliable" not in opposite.stderr
+    assert "the slope is not above 0: the model's yes speaks for no answer" in opposite.stderr
 
 
 @pytest.mark.parametrize(
