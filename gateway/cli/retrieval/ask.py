@@ -102,6 +102,7 @@ def ask(
         else:
             response = stream_answer(client, request)
             _show_sources(response)
+            _note_refusal(response, min_probability or 0.0)
         check_response(response)
 
 
@@ -132,3 +133,13 @@ def _show_sources(response: execution_pb2.SystemResponse) -> None:
         say(plain_text(describe_citation(citation)))
     if response.citations and response.not_in_sources > UNSURE:
         note(f"the model doubts it: probability {response.not_in_sources:.2f} that the sources do not have the answer")
+
+
+def _note_refusal(response: execution_pb2.SystemResponse, min_probability: float) -> None:
+    """Say so where the chunks were too unlikely to have the answer."""
+    is_retrieval = response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL
+    if is_retrieval and response.confidence < min_probability:
+        note(
+            f"the chunks have the answer with probability {response.confidence:.3g}, which is below --min-probability "
+            f"{min_probability:g}"
+        )

@@ -20,10 +20,16 @@ class Weighing(ScriptedOrchestrator):
     def __init__(self):
         super().__init__()
         self.error = None
+        self.confidence = 0.5
 
     async def ExecuteStream(self, request, _context):
         self.requests.append(request)
-        response = execution_pb2.SystemResponse(request_id="r1", content="The sources do not have the answer.")
+        response = execution_pb2.SystemResponse(
+            request_id="r1",
+            content="The sources do not have the answer.",
+            confidence=self.confidence,
+            confidence_source=execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL,
+        )
         if self.error is not None:
             response.error.CopyFrom(self.error)
         else:
@@ -143,6 +149,16 @@ def test_ask_takes_what_the_model_is_asked_for(invoke, orchestrator):
     assert second.query_expansion == policy_pb2.QueryExpansion(queries=3, hypothetical_document=True)
     assert second.answerability == policy_pb2.Answerability(min_probability=0.25)
     assert invoke(*plain, "--queries", "6").exit_code == 2
+
+
+def test_an_answer_that_the_limit_refused_is_told_with_its_probability(invoke, orchestrator):
+    orchestrator.confidence = 0.2
+    ask = ("ask", "docs", "Why?", "--retriever", "bm25")
+    refused = invoke(*ask, "--min-probability", "0.25")
+    assert refused.stdout == "The sources do not have the answer.\n"
+    assert "with probability 0.2, which is below --min-probability 0.25" in refused.stderr
+    for options in ((), ("--min-probability", "0.2")):
+        assert "probability" not in invoke(*ask, *options).stderr
 
 
 def test_ask_takes_the_two_numbers_of_a_calibration(invoke, orchestrator):
