@@ -21,6 +21,7 @@ from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import (
     ASKED_CHUNKS,
+    AUTO,
     Messages,
     ask_request,
     chat_request,
@@ -30,7 +31,6 @@ from pagantic_common.client.requests import (
 )
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.sources.methods import Sources
-from pagantic_common.client.sources.retrievers import AUTO, best_retriever
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -151,8 +151,7 @@ class AsyncClient(Approvals, Sources):
         which needs a key with the scope READ.
         """
         if retriever == AUTO:
-            found = await self.get_collection(collection)
-            retriever = best_retriever(found, hypothetical_document=hypothetical_document)
+            retriever = await self._choose_retriever(collection, hypothetical_document=hypothetical_document)
         request = ask_request(
             collection,
             question,

@@ -21,6 +21,7 @@ STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 ASKED_CHUNKS = 6
 ASKED_CLAIMS = 3
+AUTO = "auto"  # the client chooses the retriever by what the collection has
 RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 

@@ -12,8 +12,8 @@ from gateway.cli.output import UsageError, check_response, note, print_json, rep
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import describe_citation
-from pagantic_common.client.requests import ASKED_CHUNKS, RETRIEVERS
-from pagantic_common.client.sources.retrievers import AUTO, best_retriever
+from pagantic_common.client.requests import ASKED_CHUNKS, AUTO, RETRIEVERS
+from pagantic_common.client.sources.retrievers import best_retriever
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.calibration import MAX_SCALING
 from pagantic_common.domain.text.terminal import plain_text

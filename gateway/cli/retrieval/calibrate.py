@@ -16,8 +16,7 @@ from gateway.cli.retrieval.ask import Chunks, RetrieverName, check_retriever, fi
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import count_of
-from pagantic_common.client.requests import ASKED_CHUNKS
-from pagantic_common.client.sources.retrievers import AUTO
+from pagantic_common.client.requests import ASKED_CHUNKS, AUTO
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.text.calibration import (
     Calibration,

@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.administration import OrchestratorCalls
 from pagantic_common.client.sources.files import find_files
+from pagantic_common.client.sources.retrievers import best_retriever
 from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
@@ -89,6 +90,10 @@ class Sources(OrchestratorCalls):
         template = execution_pb2.PromptTemplate(name=name, variables=variables)
         request = pb.RenderPromptTemplateRequest(template=template, session_id=session_id)
         return (await self._call(self._stub().RenderPromptTemplate, request)).text
+
+    async def _choose_retriever(self, name: str, *, hypothetical_document: bool) -> str:
+        """Return the retriever for what a collection has."""
+        return best_retriever(await self.get_collection(name), hypothetical_document=hypothetical_document)
 
     @abstractmethod
     def _call_ingest(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pagantic.context.v1 import collection_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-AUTO = "auto"
-
 
 def best_retriever(collection: collection_pb2.Collection, *, hypothetical_document: bool = False) -> str:
     """Return "hybrid" for a collection with embeddings, else "bm25".
