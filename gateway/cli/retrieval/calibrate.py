@@ -139,31 +139,34 @@ def _label_of(line: str, where: str) -> _Label:
 
 def _report(examples: Sequence[Example], *, as_json: bool) -> None:
     found = fit_calibration(examples)
-    _note_doubts(len(examples), found)
+    area = area_under_curve(examples)
     figures = {
         "questions": len(examples),
         "answerable": sum(is_answerable for _, is_answerable in examples),
         "brier_before": brier_score(Calibration(), examples),
         "brier_after": brier_score(found, examples),
-        "area_under_curve": area_under_curve(examples),
+        "area_under_curve": area,
         "slope": found.slope,
         "intercept": found.intercept,
     }
+    _note_doubts(len(examples), found, area)
     if as_json:
         say_json(dump_json(figures))
         return
     say(f"{count_of(len(examples), 'question')}, {figures['answerable']} answerable")
     say(f"Brier score: {figures['brier_before']:.3f} before, {figures['brier_after']:.3f} after (on these questions)")
-    _say_area(figures["area_under_curve"])
+    _say_area(area)
     say(f"slope: {found.slope:.4f}")
     say(f"intercept: {found.intercept:.4f}")
 
 
-def _note_doubts(count: int, found: Calibration) -> None:
+def _note_doubts(count: int, found: Calibration, area: float | None) -> None:
     if count < USEFUL_LABELS:
         note(f"the numbers of {count_of(count, 'question')} are hardly reliable: label at least {USEFUL_LABELS}")
-    if found.slope <= 0:
-        note("the slope is not above 0: the model's yes speaks for no answer, so do not use the numbers")
+    if area is not None and found.slope <= 0:
+        note(
+            "the slope is not above 0: the model is surer of a yes where the answer is missing; do not use the numbers"
+        )
 
 
 def _say_area(area: float | None) -> None:

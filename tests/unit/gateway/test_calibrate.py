@@ -99,7 +99,9 @@ def test_questions_without_chunks_do_not_count(calibrate):
 
 def test_a_model_that_guesses_and_labels_of_one_kind_are_told(calibrate):
     assert "below 0.7 the model hardly tells" in calibrate(("1.0", True), ("1.0", False)).stderr
-    assert "label both kinds" in calibrate(("1.0", True)).stderr
+    of_one_kind = calibrate(*[(f"{number}.0", True) for number in range(30)]).stderr
+    assert "label both kinds" in of_one_kind
+    assert "do not use" not in of_one_kind
 
 
 def test_few_labels_and_a_model_that_says_the_opposite_are_told_beside_the_json_too(calibrate):
@@ -109,7 +111,7 @@ def test_few_labels_and_a_model_that_says_the_opposite_are_told_beside_the_json_
     assert json.loads(few.stdout)["slope"] > 0
     opposite = calibrate(*[("1.0", False), ("-1.0", True)] * 15)
     assert "hardly reliable" not in opposite.stderr
-    assert "the slope is not above 0: the model's yes speaks for no answer" in opposite.stderr
+    assert "the slope is not above 0: the model is surer of a yes where the answer is missing" in opposite.stderr
 
 
 @pytest.mark.parametrize(
