@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from mcp.server.context import ServerRequestContext
 
-from gateway.mcp.callers import Callers
 from gateway.mcp.mapping.progress import Report
 from gateway.mcp.visits import visit_of
+from gateway.web.callers import Callers
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import Cancelled, Overloaded, Unavailable

@@ -30,11 +30,11 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from gateway.mcp import prompts, resources
-from gateway.mcp.callers import Callers
 from gateway.mcp.executions import Context, Executions
 from gateway.mcp.mapping.failures import describe_failure
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.tools import Tools
+from gateway.web.callers import Callers
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import PaganticError

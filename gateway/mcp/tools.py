@@ -10,12 +10,12 @@ from typing import Any
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Tool
 
-from gateway.mcp.callers import Callers
 from gateway.mcp.executions import Context, Executions
 from gateway.mcp.mapping.deployment_tools import offered_tools, registered_name, tool_call_request
 from gateway.mcp.mapping.own_tools import NAMES, own_tools, read_own_call
 from gateway.mcp.mapping.progress import ExecutionProgress, ToolProgress
 from gateway.mcp.mapping.results import failed, result_of, tool_result_of
+from gateway.web.callers import Callers
 from pagantic.common.v1 import message_pb2
 from pagantic_common.codec.errors import error_code_to_proto
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, InvalidRequest, PaganticError, Unavailable

@@ -86,6 +86,7 @@ class Client:
     get_usage = _blocking(AsyncClient.get_usage)
     list_executions = _blocking(AsyncClient.list_executions)
     list_tools = _blocking(AsyncClient.list_tools)
+    list_models = _blocking(AsyncClient.list_models)
     list_prompt_templates = _blocking(AsyncClient.list_prompt_templates)
     render_prompt_template = _blocking(AsyncClient.render_prompt_template)
     list_collections = _blocking(AsyncClient.list_collections)

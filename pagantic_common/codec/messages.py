@@ -164,6 +164,11 @@ def model_info_to_proto(model: ModelInfo) -> message_pb2.ModelInfo:
     return message_pb2.ModelInfo(name=model.name, context_window=model.context_window, capabilities=model.capabilities)
 
 
+def model_info_from_proto(model: message_pb2.ModelInfo) -> ModelInfo:
+    """Decode a model's description."""
+    return ModelInfo(model.name, model.context_window, tuple(model.capabilities))
+
+
 def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:
     """Encode usage."""
     return usage_pb2.TokenUsage(

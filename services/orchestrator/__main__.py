@@ -89,7 +89,14 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
             Registration(
                 SERVICE_NAME,
                 OrchestratorServicer(
-                    executions, history, keys, budgets, access.audit, tools=tools, templates=templates
+                    executions,
+                    history,
+                    keys,
+                    budgets,
+                    access.audit,
+                    tools=tools,
+                    models=services.inference,
+                    templates=templates,
                 ).add_to,
                 SCOPES,
                 guard,

@@ -14,7 +14,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.codec.fields import decode_optional
-from pagantic_common.codec.messages import duration_from_proto
+from pagantic_common.codec.messages import duration_from_proto, model_info_to_proto
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
@@ -41,6 +41,7 @@ from services.orchestrator.convert.record import (
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto, template_from_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
+from services.orchestrator.ports.services import InferencePort
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -63,6 +64,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "GetSession": Scope.READ,
         "ListSessions": Scope.READ,
         "ListTools": Scope.EXECUTE,
+        "ListModels": Scope.EXECUTE,
         "ListPromptTemplates": Scope.READ,
         "RenderPromptTemplate": Scope.READ,
         "UpdateSession": Scope.WRITE,
@@ -91,6 +93,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         audit: Audit,
         *,
         tools: ToolCatalog,
+        models: InferencePort,
         templates: Templates,
     ) -> None:
         self._executions = executions
@@ -100,6 +103,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         self._budgets = budgets
         self._history = history
         self._tools = tools
+        self._models = models
         self._templates = templates
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -230,6 +234,9 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         encoded = [callable_tool_to_proto(tool) for tool in await self._tools.list()]
         return pb.ListToolsResponse(tools=encoded)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=map(model_info_to_proto, await self._models.list_models()))
 
     async def ListPromptTemplates(
         self, request: pb.ListPromptTemplatesRequest, context: Context

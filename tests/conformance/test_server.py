@@ -20,4 +20,4 @@ async def test_our_server_passes_every_scenario_that_a_revision_requires(revisio
     passed = set(re.findall(r"✓ ([\w-]+):", scored))
     assert outcome.is_passed, outcome.text[-3000:]
     assert len(passed) >= COUNTS[revision]
-    assert app.stream_count == 0
+    assert app.entry.request_count == 0

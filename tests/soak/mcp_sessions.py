@@ -20,9 +20,9 @@ import httpx
 import psutil
 
 from gateway.mcp.http.app import McpApp
-from gateway.mcp.program import returning_freed_memory
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
+from gateway.web.serving import returning_freed_memory
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
@@ -80,7 +80,7 @@ async def serve(address):
                 counts = {
                     "blocks": sys.getallocatedblocks(),  # Python's memory, in any kind of object
                     "sessions": app.sessions.count,
-                    "streams": app.stream_count,
+                    "streams": app.entry.request_count,
                     "tasks": len(asyncio.all_tasks()),
                 }
                 say(json.dumps(counts))

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from gateway.mcp.http.app import PATH, McpApp
-from gateway.mcp.program import http_server
 from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
+from gateway.web.serving import http_server
 from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2
 from pagantic.context.v1 import context_service_pb2 as context_pb

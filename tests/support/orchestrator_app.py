@@ -74,6 +74,7 @@ async def orchestrator(
             budgets,
             audit,
             tools=ToolCatalog(services.tools, services.tool_policy),
+            models=services.inference,
             templates=Templates(services.prompts, journal),
         )
         authenticator = keys if admin_keys is not None else None

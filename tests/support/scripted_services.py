@@ -4,7 +4,7 @@ import asyncio
 
 from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
-from pagantic_common.domain.messages import Message, Role, ToolDefinition, ToolSafety
+from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolDefinition, ToolSafety
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
@@ -49,6 +49,9 @@ class ScriptedInference:
             raise self.window
         chat = sum(len(message.content.split()) + 1 for message in messages)
         return TokenCount(chat, tuple(len(text.split()) for text in texts), self.window)
+
+    async def list_models(self):
+        return (ModelInfo("scripted", self.window, ("chat", "tools")), ModelInfo("embedder", 512, ("embed",)))
 
     def context_window(self, model):
         return 0 if isinstance(self.window, Exception) else self.window

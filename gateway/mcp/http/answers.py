@@ -5,13 +5,15 @@ from __future__ import annotations
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 from starlette.responses import JSONResponse
 
+from gateway.web import refusal as web
+
 RETRY_AFTER_S = 1
 _UNAUTHORIZED = 401
 _OVERLOADED = 503
 _FIRST_SERVER_STATUS = 500
 
 
-class Refusal(Exception):
+class Refusal(web.Refusal):
     """A request that is refused before the protocol sees it.
 
     Args:
@@ -21,12 +23,17 @@ class Refusal(Exception):
     """
 
     def __init__(self, status: int, message: str, code: int = INVALID_REQUEST) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
+        super().__init__(status, message)
         self.code = code
         if status >= _FIRST_SERVER_STATUS:
             self.code = INTERNAL_ERROR
+
+    @classmethod
+    def of(cls, refusal: web.Refusal) -> Refusal:
+        """Return a refusal in the words of the protocol."""
+        if isinstance(refusal, cls):
+            return refusal
+        return cls(refusal.status, refusal.message)
 
     def response(self) -> JSONResponse:
         """Return it as a response."""

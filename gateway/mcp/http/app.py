@@ -20,16 +20,17 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.mcp.callers import api_key_of
 from gateway.mcp.http.answers import Refusal
-from gateway.mcp.http.bodies import Envelope, read_body, replaying
-from gateway.mcp.http.headers import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
+from gateway.mcp.http.bodies import Envelope, replaying
 from gateway.mcp.http.response import Response
 from gateway.mcp.http.sessions import Sessions, user_of
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.visits import Visit
+from gateway.web import refusal as web
+from gateway.web.bodies import read_body
+from gateway.web.callers import api_key_of
+from gateway.web.entry import Entry
 from pagantic_common.domain.errors import Unauthenticated
-from pagantic_common.settings import Auth
 
 PATH = "/mcp"
 RefuseUnknown = Callable[[Request], Awaitable[None]]
@@ -59,9 +60,8 @@ class McpApp:
         self._alone = StreamableHTTPSessionManager(
             server, stateless=True, max_request_body_size=settings.max_message_bytes
         )
-        self._hosts = LOCAL_NAMES | {host_name_of(settings.host)} | {name.lower() for name in settings.allowed_hosts}
+        self.entry = Entry(settings)
         self._requests_of_sessions: set[tuple[str, str]] = set()
-        self.stream_count = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -77,25 +77,15 @@ class McpApp:
             return
         response = Response(send)
         try:
-            with self._streaming():
+            with self.entry.counting():
                 await self._serve(Request(scope), scope, receive, response)
-        except Refusal as refusal:
-            await response.end(refusal, scope, receive)
+        except web.Refusal as refusal:
+            await response.end(Refusal.of(refusal), scope, receive)
         except ClientDisconnect:
             return
         except Exception:
             logger.exception("a request failed")
             await response.end(Refusal(500, "the server failed: its log says why"), scope, receive)
-
-    @contextmanager
-    def _streaming(self) -> Iterator[None]:
-        if self.stream_count >= self._settings.max_streams:
-            raise Refusal(503, f"{self.stream_count} requests run, at most {self._settings.max_streams} may: try later")
-        self.stream_count += 1
-        try:
-            yield
-        finally:
-            self.stream_count -= 1
 
     async def _serve(self, request: Request, scope: Scope, receive: Receive, response: Response) -> None:
         self._check(request)
@@ -126,14 +116,10 @@ class McpApp:
         """Raise Refusal for a request that may not come in."""
         if request.url.path.rstrip("/") != PATH:
             raise Refusal(404, f"there is only {PATH}")
-        if not is_known_host(request.headers.get("host", ""), self._hosts):
-            raise Refusal(421, "the header Host names another server: PAGANTIC_MCP_ALLOWED_HOSTS lists more names")
-        if not is_known_origin(request.headers.get("origin", ""), self._hosts, self._settings.allowed_origins):
-            raise Refusal(403, "pages of this origin may not call: PAGANTIC_MCP_ALLOWED_ORIGINS lists more origins")
+        self.entry.check(request)
         if request.method not in ("GET", "POST", "DELETE"):
             raise Refusal(405, "the method must be GET, POST or DELETE")
-        if self._settings.auth is Auth.KEYS and not api_key_of(request):
-            raise Refusal(401, "send an API key as `Authorization: Bearer KEY`")
+        self.entry.check_key(request)
 
     def _app_for(self, request: Request, envelope: Envelope, session_id: str) -> ASGIApp:
         """Return what serves a request; raises Refusal for one that nothing can serve."""

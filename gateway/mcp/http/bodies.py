@@ -1,15 +1,13 @@
-"""Reads the body of a request within its limits, and what of it decides where the request goes."""
+"""Reads what of a request's body decides where the request goes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import anyio
-from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
-from gateway.mcp.http.answers import Refusal, not_json
+from gateway.mcp.http.answers import not_json
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 
@@ -38,22 +36,6 @@ def _text_of(value: Any) -> str:
     if isinstance(value, str | int) and not isinstance(value, bool):
         return str(value)
     return ""
-
-
-async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes:
-    """Return the body. Raises Refusal for one that is too large or too slow, ClientDisconnect when the client left."""
-    body = bytearray()
-    with anyio.move_on_after(read_s):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            body += message.get("body", b"")
-            if len(body) > max_bytes:
-                raise Refusal(413, f"the body has more than {max_bytes} bytes: send less")
-            if not message.get("more_body", False):
-                return bytes(body)
-    raise Refusal(408, f"the body did not arrive within {read_s:g} s: send it again")
 
 
 def replaying(body: bytes, receive: Receive) -> Receive:

@@ -7,7 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
-from pagantic.common.v1 import chunk_pb2
+from pagantic.common.v1 import chunk_pb2, message_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -76,6 +76,10 @@ class Sources(OrchestratorCalls):
     async def list_tools(self) -> list[pb.CallableTool]:
         """Return the tools that the caller's requests may name, by name, without those that are denied."""
         return list((await self._call(self._stub().ListTools, pb.ListToolsRequest())).tools)
+
+    async def list_models(self) -> list[message_pb2.ModelInfo]:
+        """Return the models that the caller may use, the default one first."""
+        return list((await self._call(self._stub().ListModels, pb.ListModelsRequest())).models)
 
     async def list_prompt_templates(self) -> list[pb.ConfiguredTemplate]:
         """Return the prompt templates of the deployment by name."""

@@ -11,13 +11,14 @@ import grpc
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.codec.messages import (
     message_to_proto,
+    model_info_from_proto,
     tool_call_from_proto,
     tool_choice_to_proto,
     tool_definition_to_proto,
     usage_from_proto,
 )
 from pagantic_common.domain.errors import ErrorCode, Internal, Overloaded
-from pagantic_common.domain.messages import Message, ToolDefinition
+from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from pagantic_common.rpc.waiting_line import Place, WaitingLine
@@ -126,6 +127,13 @@ class GrpcInference:
         reply = await self._peer.call_unary(self._stub.CountTokens, request, COUNT_TIMEOUT_S)
         self._windows[model] = reply.context_window
         return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window)
+
+    async def list_models(self) -> Sequence[ModelInfo]:
+        """Return the models that are served, the default one first."""
+        reply = await self._peer.call_unary(
+            self._stub.ListModels, inference_service_pb2.ListModelsRequest(), COUNT_TIMEOUT_S
+        )
+        return [model_info_from_proto(model) for model in reply.models]
 
     def context_window(self, model: str) -> int:
         """Return the last known context window of the model; 0 when unknown."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.messages import Message, ToolCall, ToolDefinition, ToolProgress
+from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
@@ -90,6 +90,9 @@ class InferencePort(Protocol):
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
         """Count the tokens of a conversation, 0 for none, and of each text."""
+
+    async def list_models(self) -> Sequence[ModelInfo]:
+        """Return the models that are served, the default one first."""
 
     def context_window(self, model: str) -> int:
         """Return the last known context window of the model; 0 when unknown."""

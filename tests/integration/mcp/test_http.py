@@ -74,7 +74,7 @@ async def test_further_hosts_and_origins_are_let_in_by_settings(served):
 async def test_what_is_no_message_is_refused_and_leaves_nothing(served, message, fields, status, words):
     async with served(max_message_bytes=1024) as server:
         refused = await server.post(message, **fields)
-        assert (refused.status_code, server.app.sessions.count, server.app.stream_count) == (status, 0, 0)
+        assert (refused.status_code, server.app.sessions.count, server.app.entry.request_count) == (status, 0, 0)
     assert words in refused.json()["error"]["message"]
 
 
@@ -177,7 +177,7 @@ async def test_a_stream_of_a_session_ends_with_the_time_of_a_request(served, mon
         session = await server.open_session()
         ended = await server.http.get(server.url, headers=server.headers(session=session))
         assert ended.status_code == 200
-        assert server.app.stream_count == 0
+        assert server.app.entry.request_count == 0
 
 
 async def test_where_keys_are_asked_for_nobody_gets_in_without_one(served):

@@ -8,9 +8,10 @@ import socket
 import pytest
 
 from deploy.local.probing import probe_health
-from gateway.mcp.http.probes import answering_probes
-from gateway.mcp.program import serve_app
+from gateway.mcp.http.app import PATH
 from gateway.mcp.settings import McpSettings
+from gateway.web.probes import answering_probes
+from gateway.web.serving import serve_app
 from pagantic_common.telemetry.names import LIVENESS
 from tests.support.ports import free_ports
 
@@ -52,5 +53,5 @@ async def test_nothing_is_announced_before_every_port_is_open():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = settings_of("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(OSError, match="for probes"):
-            await serve_app(None, settings, announced.append)
+            await serve_app(None, settings, PATH, announced.append)
     assert not announced

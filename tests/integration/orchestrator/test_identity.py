@@ -167,6 +167,7 @@ REQUESTS = {
     "ListBudgets": pb.ListBudgetsRequest,
     "ListAuditRecords": pb.ListAuditRecordsRequest,
     "ListTools": pb.ListToolsRequest,
+    "ListModels": pb.ListModelsRequest,
     "ListPromptTemplates": pb.ListPromptTemplatesRequest,
     "RenderPromptTemplate": lambda: pb.RenderPromptTemplateRequest(session_id="talk"),
 }
@@ -174,6 +175,7 @@ NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
     *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListPromptTemplates"),
     "ListTools",
+    "ListModels",
     "RenderPromptTemplate",  # has a test of its own: it tells of a session by its values alone
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
@@ -324,7 +326,7 @@ RECORDED = {
     "CreateKey": lambda: pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=ALL),
     "SetBudget": lambda: pb.SetBudgetRequest(tenant="acme", period=budget_pb2.BUDGET_PERIOD_DAY, max_tokens=5),
 }
-READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {"ListTools"}
+READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {"ListTools", "ListModels"}
 
 
 async def audit_of(stub, tenant=""):

@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from gateway.mcp.http.headers import is_known_host
 from gateway.mcp.settings import McpSettings
+from gateway.web.headers import is_known_host
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import Auth, Tls
 from pagantic_common.settings.names import TOOL_NAMES

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache, partial
 
-from pagantic_common.domain.messages import Message, ToolDefinition
+from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
@@ -32,6 +32,9 @@ class BudgetedInference(InferencePort):
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
         return await self._inference.count_tokens(messages, tools, texts, model)
+
+    async def list_models(self) -> Sequence[ModelInfo]:
+        return await self._inference.list_models()
 
     def context_window(self, model: str) -> int:
         return self._inference.context_window(model)

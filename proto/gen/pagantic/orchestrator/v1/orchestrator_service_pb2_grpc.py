@@ -153,6 +153,11 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsResponse.FromString,
                 _registered_method=True)
+        self.ListModels = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListModels',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.FromString,
+                _registered_method=True)
         self.ListPromptTemplates = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/ListPromptTemplates',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListPromptTemplatesRequest.SerializeToString,
@@ -338,6 +343,13 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListModels(self, request, context):
+        """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPromptTemplates(self, request, context):
         """Lists the prompt templates of the deployment by name.
         """
@@ -470,6 +482,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListTools,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsResponse.SerializeToString,
+            ),
+            'ListModels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListModels,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.SerializeToString,
             ),
             'ListPromptTemplates': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPromptTemplates,
@@ -1105,6 +1122,33 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListTools',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListModels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListModels',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -97,6 +97,8 @@ class OrchestratorServiceStub:
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
     ListTools: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListToolsRequest, _orchestrator_service_pb2.ListToolsResponse]
     """Lists the tools that the caller's requests may name."""
+    ListModels: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListModelsRequest, _orchestrator_service_pb2.ListModelsResponse]
+    """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
     ListPromptTemplates: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]
@@ -171,6 +173,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists the records of the audit, by orchestrator and position. Empty where the audit is off."""
     ListTools: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListToolsRequest, _orchestrator_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists the tools that the caller's requests may name."""
+    ListModels: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListModelsRequest, _orchestrator_service_pb2.ListModelsResponse]  # type: ignore[assignment]
+    """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
     ListPromptTemplates: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]  # type: ignore[assignment]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]  # type: ignore[assignment]
@@ -380,6 +384,14 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListToolsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListToolsResponse]]:
         """Lists the tools that the caller's requests may name."""
+
+    @_abc_1.abstractmethod
+    def ListModels(
+        self,
+        request: _orchestrator_service_pb2.ListModelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListModelsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListModelsResponse]]:
+        """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
 
     @_abc_1.abstractmethod
     def ListPromptTemplates(

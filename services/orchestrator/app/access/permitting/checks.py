@@ -10,7 +10,12 @@ from services.orchestrator.ports.policy import DEFAULT_MODEL, Action, Collection
 
 def check_model(policy: Policy, name: str) -> None:
     """Raise PermissionDenied (AUTH_POLICY) for a model that the tenant may not use; "" is the default one."""
-    _raise(policy.find_denial(current_principal().tenant, Action.INFER, Model(name or DEFAULT_MODEL)))
+    _raise(find_model_denial(policy, name))
+
+
+def find_model_denial(policy: Policy, name: str) -> str:
+    """Return why the tenant may not use a model; empty when it may. "" is the default one."""
+    return policy.find_denial(current_principal().tenant, Action.INFER, Model(name or DEFAULT_MODEL))
 
 
 def check_collection(policy: Policy, action: Action, name: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from pagantic_common.domain.messages import Message, ToolDefinition
+from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.app.access.permitting.checks import check_model
+from services.orchestrator.app.access.permitting.checks import check_model, find_model_denial
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
@@ -27,6 +27,11 @@ class PermittedInference(InferencePort):
     ) -> TokenCount:
         check_model(self._policy, model)
         return await self._inference.count_tokens(messages, tools, texts, model)
+
+    async def list_models(self) -> Sequence[ModelInfo]:
+        """Return the models that the tenant may use."""
+        models = await self._inference.list_models()
+        return [model for model in models if not find_model_denial(self._policy, model.name)]
 
     def context_window(self, model: str) -> int:
         return self._inference.context_window(model)

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.mcp.http.listening import address_of, listen
-from gateway.mcp.settings import McpSettings
+from gateway.web.listening import address_of, listen
+from gateway.web.settings import DoorSettings
 from pagantic_common.rpc.health import SERVING, Context, Health
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 
@@ -28,7 +28,7 @@ class _CheckedHealth(Health):
 
 
 @asynccontextmanager
-async def answering_probes(settings: McpSettings) -> AsyncIterator[None]:
+async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
     """Answer gRPC's health checks on the admin port within the block; raises OSError where it cannot listen.
 
     A server without its orchestrator is ready: it tells each caller why a call fails. A refused connection would not.
@@ -49,9 +49,8 @@ async def answering_probes(settings: McpSettings) -> AsyncIterator[None]:
         server.add_insecure_port(address)
     except RuntimeError as error:
         reason = _why_not(settings.host, settings.admin_port) or str(error)
-        raise OSError(
-            f"cannot listen on {address} for probes: {reason}: change PAGANTIC_MCP_HOST or PAGANTIC_MCP_ADMIN_PORT"
-        ) from None
+        change = f"change {settings.variable('host')} or {settings.variable('admin_port')}"
+        raise OSError(f"cannot listen on {address} for probes: {reason}: {change}") from None
     await server.start()
     try:
         yield

@@ -1,0 +1,48 @@
+"""Who may come in: checks of a request's headers, and the count of requests that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
+
+from gateway.web.callers import api_key_of
+from gateway.web.headers import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
+from gateway.web.refusal import Refusal
+from gateway.web.settings import DoorSettings
+from pagantic_common.settings import Auth
+
+
+class Entry:
+    """The entry of one door."""
+
+    def __init__(self, settings: DoorSettings) -> None:
+        self._settings = settings
+        self._hosts = LOCAL_NAMES | {host_name_of(settings.host)} | {name.lower() for name in settings.allowed_hosts}
+        self.request_count = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count a request that runs; raises Refusal for one too many."""
+        most = self._settings.max_streams
+        if self.request_count >= most:
+            raise Refusal(503, f"{self.request_count} requests run, at most {most} may: try later")
+        self.request_count += 1
+        try:
+            yield
+        finally:
+            self.request_count -= 1
+
+    def check(self, request: Request) -> None:
+        """Raise Refusal for a request of a web page or a caller that may not come in."""
+        variable = self._settings.variable
+        if not is_known_host(request.headers.get("host", ""), self._hosts):
+            raise Refusal(421, f"the header Host names another server: {variable('allowed_hosts')} lists more names")
+        if not is_known_origin(request.headers.get("origin", ""), self._hosts, self._settings.allowed_origins):
+            raise Refusal(403, f"pages of this origin may not call: {variable('allowed_origins')} lists more origins")
+
+    def check_key(self, request: Request) -> None:
+        """Raise Refusal for a request without the key that this door asks for."""
+        if self._settings.auth is Auth.KEYS and not api_key_of(request):
+            raise Refusal(401, "send an API key as `Authorization: Bearer KEY`")

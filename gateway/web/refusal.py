@@ -1,0 +1,17 @@
+"""The refusal of a request that a door does not take."""
+
+from __future__ import annotations
+
+
+class Refusal(Exception):
+    """A request that is refused before anything is done for it.
+
+    Args:
+        status: The HTTP status.
+        message: What is wrong, and what to do.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message

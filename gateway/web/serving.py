@@ -1,0 +1,62 @@
+"""Serves an application at a door until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.web.listening import address_of, listen
+from gateway.web.probes import answering_probes
+from gateway.web.settings import DoorSettings
+from pagantic_common.rpc.process.memory import return_freed_memory
+
+MAX_HEADER_BYTES = 32 * 1024
+
+
+async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: Callable[[str], None]) -> None:
+    """Serve an application that runs, and announce the URL of `path` once every port is open.
+
+    Raises OSError for a port that is not.
+    """
+    with listen(settings.host, settings.port) as listener:
+        async with answering_probes(settings), returning_freed_memory():
+            announce(f"http://{address_of(*listener.getsockname()[:2])}{path}")
+            await http_server(app, settings).serve(sockets=[listener])
+
+
+def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
+    """Return the server of an application, with limits on what it takes."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.max_connections,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=round(settings.drain_s),
+    )
+    return uvicorn.Server(config)
+
+
+def log_to_stderr() -> None:
+    """Write warnings and errors to stderr."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+@asynccontextmanager
+async def returning_freed_memory() -> AsyncIterator[None]:
+    """Give freed memory back to the system from time to time within the block."""
+    returning = asyncio.create_task(return_freed_memory())
+    try:
+        yield
+    finally:
+        returning.cancel()
