@@ -8,7 +8,7 @@ from pagantic_common.domain.chunks import Chunk, ChunkLocation
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES, CitationPolicy, Claim, text_of
 from pagantic_common.domain.validation import Guarantee
-from services.orchestrator.core.conversation.citations import CitedText, citations_of
+from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted
 from services.orchestrator.core.conversation.prompt import schema_prompt
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, Step
@@ -69,6 +69,15 @@ def test_places_count_the_characters_of_the_document():
     assert (citation.document, citation.page, citation.start, citation.end) == ("hats.txt", 3, 102, 109)
     (citation,) = citations_of([Claim("x", 1, "hat. A")], [Chunk("b", chunk.content, "b")], Guarantee.VALIDATED)
     assert (citation.page, citation.start, citation.end, citation.quote) == (0, 6, 12, "hat. A")
+
+
+def test_a_place_is_that_of_whole_words():
+    chunk = Chunk("a", "A smart is long now idea: art is long now.", "a")
+    claim = Claim("x", 1, "art is long now")
+    (citation,) = citations_of([claim], [chunk], Guarantee.ENFORCED)
+    assert (citation.start, citation.end) == (26, 41)
+    assert is_quoted(claim, [chunk])
+    assert not is_quoted(Claim("x", 1, "mart is long now"), [chunk])
 
 
 def test_citations_stand_in_chat_and_instead_of_a_schema():
