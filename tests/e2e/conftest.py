@@ -64,7 +64,7 @@ class System:
 @pytest.fixture(scope="session")
 def system(tmp_path_factory):
     running = System(tmp_path_factory.mktemp("state"))
-    cross_encoder = running.state / "cross-encoder.gguf"
+    cross_encoder = tmp_path_factory.mktemp("models") / "cross-encoder.gguf"
     write_cross_encoder(cross_encoder)
     running.environment["PAGANTIC_INFERENCE_MODELS"] = json.dumps({"pairs": str(cross_encoder)})
     running.run(sys.executable, "-m", "deploy.local", "up")

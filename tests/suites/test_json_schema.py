@@ -5,6 +5,7 @@ What decoding derives under a schema that it enforces all of must be valid, what
 
 import json
 import sys
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from services.constraint.core.compilation import Source, SourceKind, compile_sou
 from services.constraint.core.grammars import derives
 from services.constraint.core.model import Limits
 from tests.support.constraint_app import running
+from tests.support.patience import until_told
 
 DIALECTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
@@ -42,7 +44,7 @@ async def decide(stub, path, draft, *, ignore_formats):
                 document_json=json.dumps(case["data"]), schema_json=schema_json, ignore_formats=ignore_formats
             )
             try:
-                reply = await call_unary("constraint", stub.ValidateSchema, request)
+                reply = await until_told(partial(call_unary, "constraint", stub.ValidateSchema, request))
             except InvalidRequest as error:
                 is_remote = "remote $ref" in str(error)
                 yield description if is_remote else f"{description}: {error}", None if is_remote else False

@@ -1,32 +1,26 @@
 """Inputs that mean harm: each is answered with its code, and the service is well afterwards."""
 
-import asyncio
 import sys
 import time
+from functools import partial
 
 import pytest
 
 from pagantic.constraint.v1 import constraint_service_pb2 as rpc
-from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unavailable
+from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.rpc.call import call_unary
 from tests.support.constraint_app import running
 from tests.support.hostile import OK, compile_requests, other_requests
-
-TRIES = 5
+from tests.support.patience import until_told
 
 
 async def answer(stub, method, request):
-    """Ask until the service can tell: on a busy machine, work may get too little of the processor for that."""
-    for _ in range(TRIES):
-        try:
-            await call_unary("constraint", getattr(stub, method), request, 30.0)
-        except Unavailable:
-            await asyncio.sleep(1)
-        except PaganticError as error:
-            return error.code.value if error.code else type(error).__name__
-        else:
-            return OK
-    return Unavailable.__name__
+    """Return the code that the service answers with."""
+    try:
+        await until_told(partial(call_unary, "constraint", getattr(stub, method), request, 30.0))
+    except PaganticError as error:
+        return error.code.value if error.code else type(error).__name__
+    return OK
 
 
 @pytest.mark.timeout(300)
