@@ -123,7 +123,7 @@ def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -
     if not answer["in_sources"]:
         if claims:
             yield "claims", "must be left out when in_sources is false"
-        if not policy.may_abstain and any(_can_be_quoted(source, policy) for source in sources):
+        if not policy.may_abstain and can_be_quoted(sources, policy):
             yield "in_sources", "must be true: give the claims that the sources support"
     elif not claims:
         yield "claims", "must not be empty when in_sources is true"
@@ -142,8 +142,9 @@ def quotes_of(boundaries: Sequence[Boundary], policy: CitationPolicy) -> Iterato
         yield from shortest_quotes(boundaries, min(MIN_QUOTE_WORDS, boundaries[-1].words), policy.max_quote_words)
 
 
-def _can_be_quoted(source: str, policy: CitationPolicy) -> bool:
-    return any(quotes_of(find_boundaries(source), policy))
+def can_be_quoted(sources: Sequence[str], policy: CitationPolicy) -> bool:
+    """Tell whether one of the sources has a quote; one without words has none."""
+    return any(any(quotes_of(find_boundaries(source), policy)) for source in sources)
 
 
 def _problem_of(quote: str, source: str, policy: CitationPolicy) -> str:

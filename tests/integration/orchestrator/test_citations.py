@@ -157,6 +157,19 @@ async def test_without_chunks_nothing_is_weighed_and_an_outage_is_no_abstention(
     assert not hasattr(inference, "scored")
 
 
+async def test_chunks_without_words_fail_before_decoding_where_the_model_may_not_abstain(tmp_path):
+    inference, context = ScriptedInference(answer(ABSTENTION_JSON)), ScriptedContext(Chunk("1", "--- * ---", "a.txt"))
+    asked = system_request("Which?", **FIELDS)
+    async with orchestrator(tmp_path, scripted_services(inference, context=context)) as stub:
+        response = await execute(stub, asked)
+        assert response.content == NOT_IN_SOURCES
+        asked.output.citations.may_abstain = False
+        response = await execute(stub, asked)
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_NOT_ANSWERABLE
+    assert "none of the 1 chunks retrieved has words that can be quoted" in response.error.message
+    assert len(inference.commands) == 1
+
+
 async def test_an_answer_is_not_lost_for_a_probability(tmp_path):
     inference = ScriptedInference(answer(RIGHT))
     inference.logprobs = Unavailable("no room")

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 
 from pagantic_common.domain.chunks import Chunk, ChunkLocation
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.text.boundaries import find_quote
-from pagantic_common.domain.text.citations import NOT_IN_SOURCES, Claim
+from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy, Claim, can_be_quoted
 from pagantic_common.domain.validation import Guarantee
 from services.orchestrator.core.model.response import Citation
 
@@ -17,6 +18,20 @@ _UNICODE_ESCAPE_CHARS = 5  # u and four digits
 def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
     """Tell whether the quote of a claim is whole words of the chunk that it names."""
     return 1 <= claim.source <= len(chunks) and find_quote(claim.quote, chunks[claim.source - 1].content) >= 0
+
+
+def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -> Failure | None:
+    """Return why no answer can be given about these chunks: none can be quoted, and the model may not abstain.
+
+    Without chunks the answer is an abstention all the same.
+    """
+    if policy is None or policy.may_abstain or not chunks or can_be_quoted([chunk.content for chunk in chunks], policy):
+        return None
+    message = (
+        f"none of the {len(chunks)} chunks retrieved has words that can be quoted, and output.citations.may_abstain is "
+        "false: add documents with text, raise context.max_chunks, or set may_abstain to true"
+    )
+    return failure_of(ErrorCode.ORCHESTRATION_NOT_ANSWERABLE, message)
 
 
 def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
