@@ -122,7 +122,7 @@ async def test_a_filter_that_is_no_condition_is_refused_and_a_missing_field_sele
     await ingest(context, fox="the quick fox", dog="the lazy dog")
     found = await context.Retrieve(pb.RetrieveRequest(query="fox", policy=policy(filter="metadata.year > 2020")))
     assert not found.chunks
-    with pytest.raises(grpc.aio.AioRpcError, match="policy.filter 'metadata.lang' gives a text") as raised:
+    with pytest.raises(grpc.aio.AioRpcError, match=r"policy.filter 'metadata.lang' gives a text") as raised:
         await context.Retrieve(pb.RetrieveRequest(query="fox", policy=policy(filter="metadata.lang")))
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
