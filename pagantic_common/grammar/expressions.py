@@ -86,7 +86,7 @@ class _Cost:
     def check(self, variables: Mapping[str, Any]) -> None:
         """Raise ExpressionError where the expression may take too many steps for these variables."""
         members, longest = _measure(dict(variables))
-        rounds = (longest + self._repeats) ** (self._loops + self._maps)
+        rounds = (1 + longest + self._repeats) ** (self._loops + self._maps)
         if self._words * self._repeats * members * rounds > MAX_STEPS:
             raise ExpressionError(
                 f"an expression of {self._loops} loops over {members} members may take more than {MAX_STEPS} steps: "

@@ -57,3 +57,9 @@ def test_other_loops_and_sums_are_evaluated(text):
     given = {"list": NUMBERS, "few": NUMBERS[:1000], "items": ITEMS, "source": "a", "limit": 2.0}
     expression = Expression(text)
     assert expression.evaluate({name: given[name] for name in expression.names}) is True
+
+
+def test_commas_that_a_comment_makes_look_like_those_of_loops_hide_no_copies():
+    copies = ",".join(["x // .all(x\n"] * 60)
+    with pytest.raises(ExpressionError, match=f"may take more than {MAX_STEPS} steps"):
+        Expression(f"[1].map(x, [{copies}]).map(x, [{copies}]) == []").evaluate({})
