@@ -60,6 +60,6 @@ def test_other_loops_and_sums_are_evaluated(text):
 
 
 def test_commas_that_a_comment_makes_look_like_those_of_loops_hide_no_copies():
-    copies = ",".join(["x // .all(x\n"] * 60)
+    copies = ",".join(["x // .all(x\n"] * 40)
     with pytest.raises(ExpressionError, match=f"may take more than {MAX_STEPS} steps"):
         Expression(f"[1].map(x, [{copies}]).map(x, [{copies}]) == []").evaluate({})
