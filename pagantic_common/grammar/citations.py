@@ -16,17 +16,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from llguidance import LLMatcher
 
+from pagantic_common.domain.text.boundaries import Boundary, find_boundaries
 from pagantic_common.domain.text.citations import (
     ABSTENTION_JSON,
     AFFIRMATION_JSON,
     MAX_CLAIM_CHARS,
-    MIN_QUOTE_WORDS,
     CitationPolicy,
+    quotes_of,
 )
-from pagantic_common.domain.text.words import split_words
 from pagantic_common.grammar.engine_text import MAX_ENGINE_TEXT_BYTES, beginning_line
 from pagantic_common.grammar.problems import GrammarTooComplexError, Problem
 
@@ -37,19 +38,22 @@ _TEXT = r'TEXT: "\"" /([^"\\\x00-\x1F\x7F]|\\["\\\/bfnrt]){1,' + str(MAX_CLAIM_C
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """A word as JSON text, with the text between it and the word before.
+class _Run:
+    """Words without a boundary between them as JSON text, and the text between them and the run before.
 
     Attributes:
-        closing: The beginning of that text, up to its last space; a quote may end after it.
+        words: The number of words before its end.
+        text: Its text, with what must end a quote that ends after it.
+        closing: The beginning of the text before it; a quote may end after it.
         between: The rest of that text.
-        opening: The end of that text, from its first space on; a quote may begin with it.
+        beginnings: Its text from each position where a quote may begin.
     """
 
+    words: int
     text: str
     closing: str
     between: str
-    opening: str
+    beginnings: tuple[str, ...]
 
 
 def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> str:
@@ -60,7 +64,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
     cited: list[str] = []
     lines: list[str] = []
     for number, source in enumerate(sources, 1):
-        if quote := list(_quote_lines(number, source, policy.max_quote_words // 2)):
+        if quote := list(_quote_lines(number, source, policy)):
             cited.append(f"{_literal(f'{number}{_QUOTE_KEY}')} Q{number}")
             lines += quote
             lines += [beginning_line(f"{_FIRST_CLAIM}{number}{_QUOTE_KEY}{mark}") for mark in ("", '"')]
@@ -85,62 +89,65 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
     return text
 
 
-def _quote_lines(number: int, source: str, block_words: int) -> Iterator[str]:
-    """Yield the terminals of the quotes of one source; none for a source without words."""
-    words, ending = _words_of(source)
-    least = min(MIN_QUOTE_WORDS, len(words))
-    if not words:
+def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[str]:
+    """Yield the terminals of the quotes of one source; none for a source that cannot be quoted."""
+    boundaries = find_boundaries(source)
+    quotes = list(quotes_of(boundaries, policy))
+    if not quotes:
         return
+    block_words = policy.max_quote_words // 2
+    runs, ending = _runs_of(source, boundaries)
 
     def rest(block: int, index: int) -> str:
-        """Return what may follow the word before this one in a quote that begins in a block."""
-        if index < min(len(words), (block + 2) * block_words):
+        """Return what may follow the run before this one in a quote that begins in a block."""
+        if index < len(runs) and runs[index].words <= (block + 2) * block_words:
             return f" S{number}B{block}W{index}"
-        closing = words[index].closing if index < len(words) else ending
+        closing = runs[index].closing if index < len(runs) else ending
         return f" {_literal(closing)}?" if closing else ""
 
-    for block in range(-(-len(words) // block_words)):
-        first, end = block * block_words + least, min(len(words), (block + 2) * block_words)
-        for index in range(first, end):
-            word = words[index]
-            following = f"{_literal(word.between + word.text)}{rest(block, index + 1)}"
-            if word.closing:
-                following = f"{_literal(word.closing)} ({following})?"
-            yield f"S{number}B{block}W{index}: ({following})?"
+    needed: dict[int, int] = {}  # the first run of each block that a terminal is for
     beginnings: dict[str, list[str]] = {}
-    for index in range(len(words) - least + 1):
-        needed = "".join(f"{word.closing}{word.between}{word.text}" for word in words[index + 1 : index + least])
-        following = f"{_literal(needed)}{rest(index // block_words, index + least)}"
-        for beginning in dict.fromkeys((words[index].text, words[index].opening + words[index].text)):
-            beginnings.setdefault(beginning, []).append(following)
+    for first, end in quotes:
+        block = boundaries[first].words // block_words
+        needed.setdefault(block, end)
+        more = "".join(f"{run.closing}{run.between}{run.text}" for run in runs[first + 1 : end])
+        for beginning in runs[first].beginnings:
+            beginnings.setdefault(beginning, []).append(f"{_literal(more)}{rest(block, end)}")
+    for block, first in needed.items():
+        for index in range(first, len(runs)):
+            run = runs[index]
+            if run.words > (block + 2) * block_words:
+                break
+            following = f"{_literal(run.between + run.text)}{rest(block, index + 1)}"
+            if run.closing:
+                following = f"{_literal(run.closing)} ({following})?"
+            yield f"S{number}B{block}W{index}: ({following})?"
     options = (f"{_literal(beginning)} ({' | '.join(more)})" for beginning, more in beginnings.items())
     yield f'Q{number}: "\\"" ({" | ".join(options)}) "\\""'
 
 
-def _words_of(source: str) -> tuple[list[_Word], str]:
-    """Return the words of a source as JSON text, and the text that closes the last one."""
-    words: list[_Word] = []
-    before = 0
-    for start, end in split_words(source):
-        gap = source[before:start]
-        closing, opening = _sides_of(gap)
-        if not words:
-            closing, opening = "", gap.lstrip()
-        between = gap[len(closing) :]
-        words.append(_Word(_escape(source[start:end]), _escape(closing), _escape(between), _escape(opening)))
-        before = end
-    return words, _escape(source[before:].rstrip())
+def _runs_of(source: str, boundaries: Sequence[Boundary]) -> tuple[list[_Run], str]:
+    """Return the runs of a source, and the text that may close a quote after the last one."""
+    runs: list[_Run] = []
+    for before, after in pairwise(boundaries):
+        text = source[before.right : after.ends[0]]
+        closing = _closing_of(source, before)
+        openings = source[before.begins[-1] : before.right], source[before.begins[0] : before.right].lstrip()
+        runs.append(
+            _Run(
+                words=after.words,
+                text=_escape(text),
+                closing=_escape(closing),
+                between=_escape(source[before.ends[0] + len(closing) : before.right]),
+                beginnings=tuple(_escape(opening + text) for opening in dict.fromkeys(openings)),
+            )
+        )
+    return runs, _escape(_closing_of(source, boundaries[-1]))
 
 
-def _sides_of(gap: str) -> tuple[str, str]:
-    """Return what of the text between two words may end a quote, and what may begin one: punctuation and symbols.
-
-    Without a space between the words neither may.
-    """
-    spaces = [position for position, char in enumerate(gap) if char.isspace()]
-    if not spaces:
-        return "", ""
-    return gap[: spaces[-1]].rstrip(), gap[spaces[0] :].lstrip()
+def _closing_of(source: str, boundary: Boundary) -> str:
+    """Return what may still end a quote at a boundary, after what must end it."""
+    return source[boundary.ends[0] : boundary.ends[-1]].rstrip()
 
 
 def _escape(text: str) -> str:

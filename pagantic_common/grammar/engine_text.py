@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
 MAX_ENGINE_TEXT_BYTES = 256 * 1024  # of a constraint that the decoder takes
 MAX_BEGINNINGS = 64
+MAX_BEGINNING_CHARS = 1000  # of its JSON text
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
 # Limits on the cost of one mask and on the size of its lexer: a decoding step waits tens of milliseconds at most. Under
 # the engine's own limits, which are several times as wide, the schemas of the JSON Schema Test Suite decode the same.
@@ -123,7 +125,7 @@ def engine_text_of_values(values: list[str]) -> str:
 
 
 _BEGINNING = "// begins "
-_BEGINNING_LINE = re.compile(f'^{_BEGINNING}(".*")$', re.MULTILINE)
+_BEGINNING_LINE = re.compile(f'^{_BEGINNING}(".{{0,{MAX_BEGINNING_CHARS - 2}}}")$', re.MULTILINE)
 
 
 def check_engine_text(text: str) -> list[str]:
@@ -163,8 +165,15 @@ def beginning_line(text: str) -> str:
 
 
 def find_beginnings(text: str) -> list[str]:
-    """Return the beginnings that an engine's text names, at most MAX_BEGINNINGS."""
-    return [json.loads(line) for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]]
+    """Return the beginnings that an engine's text names, at most MAX_BEGINNINGS.
+
+    The text may be a caller's: a line that is no JSON string, or a longer one than MAX_BEGINNING_CHARS, names none.
+    """
+    beginnings: list[str] = []
+    for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]:
+        with suppress(JsonTextError):
+            beginnings.append(parse_json(line, is_rewritable=True))  # no half of a surrogate pair
+    return beginnings
 
 
 def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:

@@ -14,12 +14,17 @@ import cel
 
 MAX_EXPRESSION_CHARS = 4096
 MAX_EXPRESSION_DEPTH = 100
-MAX_STEPS = 100_000
+MAX_STEPS = 20_000_000
 _MAX_REASON_CHARS = 200
+_CHARS_OF_A_MEMBER = 1000
+_WORDS_OF_A_PATTERN = 500  # the library compiles a pattern again in each round
 
-_MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(?P<variable>\w*)")
+_LOOP = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter)\s*\(\s*(\w+)\s*,")
+_WORD = re.compile(r"\w+")
+_LOOP_NAMES = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 STRING_OR_SIZE = re.compile(
-    r"""[rR]?(?:\"{3}.*?\"{3}|'{3}.*?'{3})|(?<=[rR])(?:"[^"]*"|'[^']*')|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+    r"""//[^\n]*|(?<=[rR])(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"]*"|'[^']*')"""
+    r"""|\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
     r"""|\bsize(?=\s*\()""",
     re.DOTALL,
 )
@@ -46,14 +51,12 @@ class Expression:
         """Compile; raises ExpressionError for text that is not CEL or too large."""
         self.text = text
         self._program = _compile(text)
-        loops = [match["variable"] for match in _MACRO.finditer(text)]
-        self._loop_count = len(loops)
-        self.names = frozenset({*self._program.variables()} - set(loops))
+        self._cost = _Cost(text)
+        self.names = frozenset({*self._program.variables()} - set(_LOOP.findall(text)))
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
         """Return the result; raises ExpressionError when there is none, or when it takes too many steps."""
-        if self._loop_count > 1:
-            self._bound_steps(variables)
+        self._cost.check(variables)
         size = _Size()
         try:
             result = self._program.execute(cel.Context(variables=dict(variables), functions={_SIZE: size}))
@@ -63,10 +66,32 @@ class Expression:
             raise ExpressionError(size.objection)
         return result
 
-    def _bound_steps(self, variables: Mapping[str, Any]) -> None:
-        members = _count(dict(variables)) + self.text.count(",")
-        if members**self._loop_count > MAX_STEPS:
-            raise ExpressionError(f"{self._loop_count} loops over this value may take more than {MAX_STEPS} steps")
+
+class _Cost:
+    """The bound of an expression's steps.
+
+    The library holds the interpreter's lock while it evaluates, and nothing can stop it. The bound takes every loop for
+    one inside the others, and every word for one that reads the largest value there can be: each plus, and each comma
+    but those of loops, can repeat a value, and a map makes a value for each member. It counts words of strings and
+    comments, too, because they can then hide nothing.
+    """
+
+    def __init__(self, text: str) -> None:
+        words = _WORD.findall(text)
+        self._words = 1 + len(words) + _WORDS_OF_A_PATTERN * words.count("matches")
+        self._loops = sum(word in _LOOP_NAMES for word in words)
+        self._maps = words.count("map")
+        self._repeats = 1 + text.count(",") + text.count("+") - len(_LOOP.findall(text))
+
+    def check(self, variables: Mapping[str, Any]) -> None:
+        """Raise ExpressionError where the expression may take too many steps for these variables."""
+        members, longest = _measure(dict(variables))
+        rounds = (1 + longest + self._repeats) ** (self._loops + self._maps)
+        if self._words * self._repeats * members * rounds > MAX_STEPS:
+            raise ExpressionError(
+                f"an expression of {self._loops} loops over {members} members may take more than {MAX_STEPS} steps: "
+                "write fewer loops, sums and lists, or read less"
+            )
 
 
 def first_line(error: object) -> str:
@@ -123,7 +148,15 @@ def _reason_of(error: Exception) -> str:
 
 
 _SIZE = "unicode_size"
-_KINDS = {bool: "a truth value", int: "a number", float: "a number", type(None): "null"}
+_KINDS = {
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+    str: "a text",
+    list: "a list",
+    dict: "a map",
+}
 
 
 class _Size:
@@ -135,8 +168,13 @@ class _Size:
     def __call__(self, value: Any) -> int:
         if isinstance(value, str | bytes | list | dict):
             return len(value)
-        self.objection = f"size() takes a text, a list or a map, not {_KINDS.get(type(value), 'such a value')}"
+        self.objection = f"size() takes a text, a list or a map, not {kind_of(value)}"
         return 0
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value of an expression is, for people."""
+    return _KINDS.get(type(value), "such a value")
 
 
 def _rename_size(match: re.Match[str]) -> str:
@@ -161,9 +199,15 @@ def as_doubles(value: Any) -> Any:
         return float("-inf")
 
 
-def _count(value: Any) -> int:
-    if isinstance(value, list):
-        return 1 + sum(_count(item) for item in value)
+def _measure(value: Any) -> tuple[int, int]:
+    """Return how many members a value has, a long text counting as several, and how many its longest list has."""
+    if isinstance(value, str):
+        return 1 + len(value) // _CHARS_OF_A_MEMBER, 0
+    if not isinstance(value, list | dict):
+        return 1, 0
+    items = value.values() if isinstance(value, dict) else value
+    measured = [_measure(item) for item in items]
+    members = 1 + sum(count for count, _ in measured)
     if isinstance(value, dict):
-        return 1 + sum(_count(item) for item in value.values())
-    return 1
+        members += sum(map(len, value)) // _CHARS_OF_A_MEMBER
+    return members, max([len(value), *(longest for _, longest in measured)])

@@ -19,8 +19,8 @@ import llama_cpp
 from llguidance import LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 
+from pagantic_common.domain.text.boundaries import find_boundaries
 from pagantic_common.domain.text.citations import CitationPolicy
-from pagantic_common.domain.text.words import split_words
 from pagantic_common.grammar.citations import engine_text_of_citations
 from pagantic_common.grammar.engine_text import start_ready_matcher
 from services.inference.adapters.constraint_trial import try_constraint
@@ -77,9 +77,9 @@ def _answer(sources: Sequence[str], draw: random.Random) -> str:
     for _ in range(CLAIMS):
         number = draw.randrange(len(sources))
         source = sources[number]
-        words = split_words(source)
-        first, more = draw.randrange(len(words) - 20), draw.randrange(4, 20)
-        quote = source[words[first][0] : words[first + more][1]]
+        boundaries = find_boundaries(source)
+        first, more = draw.randrange(len(boundaries) - 20), draw.randrange(4, 12)
+        quote = source[boundaries[first].right : boundaries[first + more].ends[0]]
         claims.append({"source": number + 1, "quote": quote, "text": " ".join(source[:CLAIM_CHARS].split())})
     return json.dumps({"in_sources": True, "claims": claims}, ensure_ascii=False)
 

@@ -241,6 +241,8 @@ async def test_filters_apply_before_the_best_are_chosen(context):
     assert await context.sources("word", filter="metadata.year == 17") == ["d17", "new"]
     with pytest.raises(InvalidRequest, match=r"policy.filter: .*'output'"):
         await context.find("word", filter="output == 1")
+    with pytest.raises(InvalidRequest, match=r"policy.filter 'source' gives a text for document"):
+        await context.find("word", filter="source")
 
 
 async def test_diversity_prefers_texts_unlike_those_before(context):

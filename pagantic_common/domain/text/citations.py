@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.boundaries import Boundary, find_boundaries, find_quote, shortest_quotes
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.text.words import split_words
 
@@ -122,7 +123,7 @@ def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -
     if not answer["in_sources"]:
         if claims:
             yield "claims", "must be left out when in_sources is false"
-        if sources and not policy.may_abstain:
+        if not policy.may_abstain and can_be_quoted(sources, policy):
             yield "in_sources", "must be true: give the claims that the sources support"
     elif not claims:
         yield "claims", "must not be empty when in_sources is true"
@@ -135,6 +136,17 @@ def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -
             yield f"{path}.quote", f"{problem} source {number}"
 
 
+def quotes_of(boundaries: Sequence[Boundary], policy: CitationPolicy) -> Iterator[tuple[int, int]]:
+    """Yield the two boundaries, by their index, of the shortest quote from each on; none for a text without words."""
+    if boundaries:
+        yield from shortest_quotes(boundaries, min(MIN_QUOTE_WORDS, boundaries[-1].words), policy.max_quote_words)
+
+
+def can_be_quoted(sources: Sequence[str], policy: CitationPolicy) -> bool:
+    """Tell whether one of the sources has a quote; one without words has none."""
+    return any(any(quotes_of(find_boundaries(source), policy)) for source in sources)
+
+
 def _problem_of(quote: str, source: str, policy: CitationPolicy) -> str:
     """Return why a source does not bear out a quote, up to the number of the source; empty when it does."""
     if quote not in source:
@@ -143,6 +155,8 @@ def _problem_of(quote: str, source: str, policy: CitationPolicy) -> str:
     least = min(MIN_QUOTE_WORDS, known)
     if not known or words < least:
         return f"must have at least {max(1, least)} words of"
+    if find_quote(quote, source) < 0:
+        return "must begin and end with whole words and numbers of"
     if words > policy.max_quote_words:
         return f"has {words} words, and must have at most {policy.max_quote_words} of"
     return ""

@@ -118,6 +118,15 @@ async def test_mistake_has_its_status(context, method, request_, status):
     assert raised.value.code() is status
 
 
+async def test_a_filter_that_is_no_condition_is_refused_and_a_missing_field_selects_nothing(context):
+    await ingest(context, fox="the quick fox", dog="the lazy dog")
+    found = await context.Retrieve(pb.RetrieveRequest(query="fox", policy=policy(filter="metadata.year > 2020")))
+    assert not found.chunks
+    with pytest.raises(grpc.aio.AioRpcError, match=r"policy.filter 'metadata.lang' gives a text") as raised:
+        await context.Retrieve(pb.RetrieveRequest(query="fox", policy=policy(filter="metadata.lang")))
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_several_queries_are_searched_together(context):
     await ingest(context, fox="the quick fox", dog="the lazy dog", bird="a bird")
     asked = pb.RetrieveRequest(query="fox", policy=policy(), more_queries=["dogs lazy", "fox"])

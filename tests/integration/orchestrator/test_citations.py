@@ -14,6 +14,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.chunks import Chunk, ChunkLocation
 from pagantic_common.domain.errors import InvalidRequest, Unavailable
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES
+from pagantic_common.domain.validation import Stage, StageOutcome, StageReport
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.core.model.response import FinishReason
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
@@ -112,6 +113,38 @@ async def test_an_answer_that_is_cut_is_the_text_that_streamed(tmp_path):
     assert (response.content, list(response.citations)) == ("A box is blue. [2] Hats", [])
 
 
+@pytest.mark.parametrize("piece", ["{", '{"in_sources": tr', RIGHT[: RIGHT.index("A box")]])
+async def test_an_answer_that_is_cut_before_its_text_has_none(tmp_path, piece):
+    inference = ScriptedInference(replace(answer(piece), finish_reason=FinishReason.LENGTH))
+    services = scripted_services(inference, ScriptedConstraint(piece), context=ScriptedContext(*CHUNKS))
+    async with orchestrator(tmp_path, services) as stub:
+        asked = system_request("Which?", **FIELDS)
+        asked.retry.max_retries = 0
+        response = await execute(stub, asked)
+    assert response.HasField("error")
+    assert response.content == ""
+
+
+class _ClosingConstraint(ScriptedConstraint):
+    """Repairs any output to the same answer."""
+
+    async def enforce(self, _text, _request, *, is_decoder_enforced, sources=()):
+        enforcement = await super().enforce(RIGHT, _request, is_decoder_enforced=is_decoder_enforced, sources=sources)
+        return replace(enforcement, stages=(StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED),))
+
+
+async def test_an_answer_that_is_cut_and_closed_by_repair_has_no_citations(tmp_path):
+    inference = ScriptedInference(replace(answer(RIGHT[:-2]), finish_reason=FinishReason.LENGTH))
+    services = scripted_services(inference, _ClosingConstraint(), context=ScriptedContext(*CHUNKS))
+    async with orchestrator(tmp_path, services) as stub:
+        asked = system_request("Which?", **FIELDS)
+        asked.retry.max_retries = 0
+        asked.output.strict_validation = False
+        response = await execute(stub, asked)
+    assert response.warnings[0].code == "output_truncated"
+    assert (response.content, list(response.citations)) == ("A box is blue. [2] Hats are, too. [1]", [])
+
+
 async def test_without_chunks_nothing_is_weighed_and_an_outage_is_no_abstention(tmp_path):
     inference, context = ScriptedInference(answer(ABSTENTION_JSON)), ScriptedContext()
     async with orchestrator(tmp_path, scripted_services(inference, context=context)) as stub:
@@ -122,6 +155,19 @@ async def test_without_chunks_nothing_is_weighed_and_an_outage_is_no_abstention(
         response = await execute(stub, system_request("Which?", **FIELDS))
         assert response.error.message == "the context service does not answer"
     assert not hasattr(inference, "scored")
+
+
+async def test_chunks_without_words_fail_before_decoding_where_the_model_may_not_abstain(tmp_path):
+    inference, context = ScriptedInference(answer(ABSTENTION_JSON)), ScriptedContext(Chunk("1", "--- * ---", "a.txt"))
+    asked = system_request("Which?", **FIELDS)
+    async with orchestrator(tmp_path, scripted_services(inference, context=context)) as stub:
+        response = await execute(stub, asked)
+        assert response.content == NOT_IN_SOURCES
+        asked.output.citations.may_abstain = False
+        response = await execute(stub, asked)
+    assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_NOT_ANSWERABLE
+    assert "none of the 1 chunks retrieved has words that can be quoted" in response.error.message
+    assert len(inference.commands) == 1
 
 
 async def test_an_answer_is_not_lost_for_a_probability(tmp_path):

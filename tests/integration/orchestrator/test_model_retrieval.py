@@ -10,7 +10,7 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import Cancelled, ErrorCode, InvalidRequest, Overloaded, Unavailable
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES
 from pagantic_common.rpc.call import call_unary
@@ -171,6 +171,15 @@ async def test_the_probability_that_the_chunks_answer_is_the_confidence_and_is_c
     weighed = weighed_of(events).context_weighed
     assert (weighed.log_odds, weighed.tokens_in) == (-1, 10)
     assert weighed.probability == response.confidence
+
+
+async def test_chunks_are_quoted_where_the_model_is_asked_whatever_the_role_of_the_context(tmp_path):
+    inference, policy = ScriptedInference(answer("Red.")), weighing()
+    policy.role = policy_pb2.CONTEXT_ROLE_SYSTEM
+    async with orchestrator(tmp_path, scripted_services(inference, context=ScriptedContext(*CHUNKS))) as stub:
+        await execute(stub, system_request("Which color?", context=policy))
+    command, _ = inference.scored
+    assert command.messages[0].content.startswith(lay_out(CHUNKS, is_fenced=True))
 
 
 async def test_a_context_that_is_too_unlikely_to_answer_is_refused_without_decoding(tmp_path):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.boundaries import find_quote
 from pagantic_common.domain.text.citations import (
     ABSTENTION_JSON,
     AFFIRMATION_JSON,
@@ -17,8 +18,10 @@ from pagantic_common.domain.text.citations import (
     text_of,
 )
 from pagantic_common.grammar.schema_validator import build_validator
+from tests.support.quote_samples import CUT_QUOTES, WHOLE_QUOTES
 
 POLICY = CitationPolicy(max_claims=2, max_quote_words=6)
+CUT = "must begin and end with whole words and numbers of source 1"
 SOURCES = ("The red hat is in the box.", "Noon.", "---")
 
 
@@ -53,10 +56,37 @@ def test_claims_that_their_sources_do_not_bear_out_are_found(given_answer, probl
     assert list(find_problems(given_answer, SOURCES, POLICY)) == problems
 
 
+@pytest.mark.parametrize(
+    ("source", "quote", "is_whole"),
+    [
+        *CUT_QUOTES,
+        *WHOLE_QUOTES,
+        ("He is unhappy with the service.", "happy with the service", False),
+        ("Balance rose to 12345 euros.", "Balance rose to 123", False),
+        ("We like cafe\u0301 a lot.", "We like cafe", False),
+        ("A smart is long now idea: art is long now.", "art is long now", True),
+        ("漢字の\u3099文章です", "字の\u3099文", True),
+        ("漢字の\u3099文章です", "漢字の", False),
+    ],
+)
+def test_a_quote_that_cuts_a_word_or_a_number_is_found(source, quote, is_whole):
+    assert quote in source
+    problems = list(find_problems(answer((1, quote)), [source], POLICY))
+    assert problems == [("claims[0].quote", CUT)] * (not is_whole)
+
+
+def test_the_first_place_of_a_quote_is_one_that_cuts_no_word():
+    assert find_quote("art is long now", "A smart is long now idea: art is long now.") == 26
+    assert find_quote("a a", "aa aa a a") == 6
+    assert find_quote("x", "aa") == -1
+
+
 def test_a_model_that_may_not_abstain_still_does_without_sources():
     policy = CitationPolicy(may_abstain=False)
     assert list(find_problems(answer(in_sources=False), SOURCES, policy))
-    assert not list(find_problems(answer(in_sources=False), (), policy))
+    for sources in ((), ("--", "\u200f"), ("a-" * 50,)):
+        assert not list(find_problems(answer(in_sources=False), sources, policy))
+    assert list(find_problems(answer(in_sources=False), ("--", "Noon."), policy))
 
 
 @pytest.mark.parametrize("bounds", [{"max_claims": 33}, {"max_claims": -1}, {"max_quote_words": 5}])

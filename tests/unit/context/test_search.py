@@ -323,12 +323,30 @@ NARROW = CollectionIndex(OPTIONS).apply(
         ("has(metadata.draft)", "{}", False),
         ("!has(metadata.draft)", "{}", True),
         ('source.startsWith("docs/")', "", True),
-        ("metadata.year", '{"year": 1}', False),
+        ("metadata.year", "{}", False),
         ("metadata.all(a, metadata.all(b, metadata.all(c, true)))", '{"a": 1, "b": 2}', True),
     ],
 )
 def test_a_filter_selects_documents_for_which_it_is_true(expression, metadata, expected):
     assert is_selected(compile_filter("filter", expression), "docs/a.md", metadata) is expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [
+        ("source", "a text"),
+        ("'a'", "a text"),
+        ("1 + 1", "a number"),
+        ("null", "null"),
+        ("metadata", "a map"),
+        ("metadata.year", "a number"),
+        ("[1]", "a list"),
+    ],
+)
+def test_a_filter_that_is_no_condition_is_refused(expression, kind):
+    with pytest.raises(InvalidRequest) as refused:
+        is_selected(compile_filter("filter", expression), "docs/a.md", '{"year": 1}')
+    assert f"policy.filter {expression!r} gives {kind} for document 'docs/a.md'" in str(refused.value)
 
 
 def test_a_filter_that_is_no_expression_is_refused():

@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from pagantic_common.domain.text.citations import ABSTENTION_JSON, MIN_QUOTE_WORDS, CitationPolicy
+from pagantic_common.domain.text.boundaries import find_boundaries
+from pagantic_common.domain.text.citations import ABSTENTION_JSON, MIN_QUOTE_WORDS, CitationPolicy, find_problems
 from pagantic_common.domain.text.words import split_words
 from pagantic_common.grammar.citations import engine_text_of_citations
 from pagantic_common.grammar.engine_text import byte_tokenizer, find_beginnings, start_matcher, start_ready_matcher
 from tests.support.hostile_sources import HOSTILE_SOURCES
+from tests.support.quote_samples import CUT_QUOTES, WHOLE_QUOTES
 
 POLICY = CitationPolicy(max_claims=2, max_quote_words=12)
 SOURCE = 'The (red) hat, it says, costs "9 €"\nper day. C:\\hats\\new is its path.'
@@ -37,12 +39,13 @@ def answer(*claims):
 
 
 def runs_of(source, least, most):
-    """Return every run of words of these lengths, as the source has it."""
-    words = split_words(source)
+    """Return every run of words of these lengths from boundary to boundary, with what belongs to its numbers."""
+    boundaries = find_boundaries(source)
     return [
-        source[words[first][0] : words[first + count - 1][1]]
-        for count in range(least, most + 1)
-        for first in range(len(words) - count + 1)
+        source[first.begins[-1] : last.ends[0]]
+        for first in boundaries
+        for last in boundaries
+        if least <= last.words - first.words <= most
     ]
 
 
@@ -86,7 +89,7 @@ def test_the_beginnings_whose_masks_are_computed_ahead_are_those_of_quotes():
         "is its path.",
         'says, costs "9 €"',
         '"9 €"\nper day.',
-        "day. C:\\hats",
+        "day. C:\\hats\\new",
         "C:\\hats\\new",
     ],
 )
@@ -100,6 +103,20 @@ def test_a_part_of_the_source_can_be_quoted(quote):
 )
 def test_nothing_else_can_be_quoted(quote):
     assert not accepts(engine_text_of_citations([SOURCE], POLICY), answer(("x", 1, quote)))
+
+
+@pytest.mark.parametrize(("source", "quote", "is_whole"), [*CUT_QUOTES, *WHOLE_QUOTES])
+def test_a_quote_that_cuts_a_word_or_a_number_cannot_be_decoded(source, quote, is_whole):
+    assert quote in source
+    assert accepts(engine_text_of_citations([source], POLICY), answer(("x", 1, quote))) is is_whole
+
+
+def test_the_decoder_and_the_check_agree_on_what_can_be_quoted():
+    policy = CitationPolicy(max_quote_words=6, may_abstain=False)
+    for source in ("a-b-c-d-e-f", "a-b-c-d-e-f-g", "one a-b-c-d-e-f-g", "--"):
+        can_abstain = accepts(engine_text_of_citations([source], policy), ABSTENTION_JSON)
+        assert can_abstain is not any(find_problems({"in_sources": False}, [source], policy))
+        assert accepts(engine_text_of_citations([source], policy), answer(("x", 1, source))) is (len(source) == 11)
 
 
 def test_a_quote_is_from_the_source_that_the_claim_names():
@@ -139,6 +156,7 @@ def test_no_quote_is_longer_than_the_bound():
 @given(st.lists(TEXTS, min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_every_quote_that_the_decoder_allows_is_part_of_its_source(sources, draw):
     answered = json.loads(random_output(engine_text_of_citations(sources, POLICY), draw))
+    assert not list(find_problems(answered, sources, POLICY))
     for claim in answered.get("claims", []):
         source = sources[claim["source"] - 1]
         assert claim["quote"] in source

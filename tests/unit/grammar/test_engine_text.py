@@ -13,8 +13,10 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_regex,
     engine_text_of_schema,
     engine_text_of_values,
+    find_beginnings,
     has_pattern,
     start_matcher,
+    start_ready_matcher,
 )
 
 
@@ -124,3 +126,10 @@ def test_a_mask_takes_a_fraction_of_a_second_whatever_the_pattern(pattern):
 )
 def test_patterns_are_found_however_they_are_written(text, found):
     assert has_pattern(text) is found
+
+
+@pytest.mark.parametrize("line", ['"a" "b"', '"\\q"', '"a', '"\x01"', '"\\ud800"', f'"{"x" * 999}"'])
+def test_a_beginning_that_cannot_be_read_names_none(line):
+    text = LLMatcher.grammar_from_lark(f'// begins {line}\n// begins "ab"\nstart: "abc"\n')
+    assert find_beginnings(text) == ["ab"]
+    assert not start_ready_matcher(text, byte_tokenizer()).is_error()

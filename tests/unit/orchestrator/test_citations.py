@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.chunks import Chunk, ChunkLocation
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES, CitationPolicy, Claim, text_of
 from pagantic_common.domain.validation import Guarantee
-from services.orchestrator.core.conversation.citations import CitedText, citations_of
+from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted, unquotable_failure
 from services.orchestrator.core.conversation.prompt import schema_prompt
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, Step
@@ -69,6 +69,32 @@ def test_places_count_the_characters_of_the_document():
     assert (citation.document, citation.page, citation.start, citation.end) == ("hats.txt", 3, 102, 109)
     (citation,) = citations_of([Claim("x", 1, "hat. A")], [Chunk("b", chunk.content, "b")], Guarantee.VALIDATED)
     assert (citation.page, citation.start, citation.end, citation.quote) == (0, 6, 12, "hat. A")
+
+
+def test_a_place_is_that_of_whole_words():
+    chunk = Chunk("a", "A smart is long now idea: art is long now.", "a")
+    claim = Claim("x", 1, "art is long now")
+    (citation,) = citations_of([claim], [chunk], Guarantee.ENFORCED)
+    assert (citation.start, citation.end) == (26, 41)
+    assert is_quoted(claim, [chunk])
+    assert not is_quoted(Claim("x", 1, "mart is long now"), [chunk])
+
+
+@pytest.mark.parametrize(
+    ("contents", "may_abstain", "fails"),
+    [
+        (["---", "\u200f"], False, True),
+        (["a-" * 50], False, True),
+        (["---", "Noon."], False, False),
+        (["---"], True, False),
+        ([], False, False),
+    ],
+)
+def test_chunks_without_a_quote_fail_the_request_only_where_the_model_may_not_abstain(contents, may_abstain, fails):
+    chunks = [Chunk("a", content, "a") for content in contents]
+    failure = unquotable_failure(CitationPolicy(may_abstain=may_abstain), chunks)
+    assert (failure is not None) is fails
+    assert failure is None or failure.code is ErrorCode.ORCHESTRATION_NOT_ANSWERABLE
 
 
 def test_citations_stand_in_chat_and_instead_of_a_schema():

@@ -6,9 +6,10 @@ from functools import lru_cache
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import parse_json
-from pagantic_common.grammar.expressions import Expression, ExpressionError, as_doubles
+from pagantic_common.grammar.expressions import Expression, ExpressionError, as_doubles, kind_of
 
 VARIABLES = frozenset({"metadata", "source"})
+_MAX_SHOWN_CHARS = 200
 
 
 @lru_cache(maxsize=256)
@@ -26,11 +27,20 @@ def compile_filter(field: str, text: str) -> Expression:
 
 
 def is_selected(expression: Expression, source: str, metadata_json: str) -> bool:
-    """Tell whether the expression is true for a document; one without the fields that it reads is not selected."""
+    """Tell whether the expression is true for a document; one without the fields that it reads is not selected.
+
+    Raises InvalidRequest where the expression is no condition.
+    """
     variables: dict[str, object] = {"source": source}
     if "metadata" in expression.names:
         variables["metadata"] = as_doubles(parse_json(metadata_json or "{}"))
     try:
-        return expression.evaluate(variables) is True
+        result = expression.evaluate(variables)
     except ExpressionError:
         return False
+    if not isinstance(result, bool):
+        raise InvalidRequest(
+            f"policy.filter {expression.text[:_MAX_SHOWN_CHARS]!r} gives {kind_of(result)} for document {source!r}: it "
+            "must be a condition, true or false, such as 'metadata.year >= 2020'"
+        )
+    return result

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.quoting import fenced
@@ -13,14 +15,15 @@ from services.orchestrator.core.model.request import Request
 YES_OR_NO: Final = ("Yes", "No")
 
 
-def answerability_messages(question: str, context: str) -> tuple[Message, ...]:
-    """Return the conversation that asks whether a context has the answer to a question.
+def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Message, ...]:
+    """Return the conversation that asks whether chunks have the answer to a question.
 
-    The context comes first, as in the prompt of the answer, which can then share its computation.
+    The chunks come first, as in the prompt of the answer, which can then share their computation. They are quoted in
+    any role: a chunk must not answer in place of the model.
     """
     yes, no = YES_OR_NO
     asked = (
-        f"{context}\n\nQuestion:\n\n{fenced(question[-MAX_QUERY_CHARS:])}\n\n"
+        f"{lay_out(chunks, is_fenced=True)}\n\nQuestion:\n\n{fenced(question[-MAX_QUERY_CHARS:])}\n\n"
         f"Does the context have the answer to the question? Answer {yes} or {no}."
     )
     return (Message(Role.USER, content=asked),)

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 
 from pagantic_common.domain.chunks import Chunk, ChunkLocation
-from pagantic_common.domain.text.citations import NOT_IN_SOURCES, Claim
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.text.boundaries import find_quote
+from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy, Claim, can_be_quoted
 from pagantic_common.domain.validation import Guarantee
 from services.orchestrator.core.model.response import Citation
 
@@ -14,12 +16,26 @@ _UNICODE_ESCAPE_CHARS = 5  # u and four digits
 
 
 def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
-    """Tell whether the quote of a claim is part of the chunk that it names."""
-    return 1 <= claim.source <= len(chunks) and claim.quote in chunks[claim.source - 1].content
+    """Tell whether the quote of a claim is whole words of the chunk that it names."""
+    return 1 <= claim.source <= len(chunks) and find_quote(claim.quote, chunks[claim.source - 1].content) >= 0
+
+
+def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -> Failure | None:
+    """Return why no answer can be given about these chunks: none can be quoted, and the model may not abstain.
+
+    Without chunks the answer is an abstention all the same.
+    """
+    if policy is None or policy.may_abstain or not chunks or can_be_quoted([chunk.content for chunk in chunks], policy):
+        return None
+    message = (
+        f"none of the {len(chunks)} chunks retrieved has words that can be quoted, and output.citations.may_abstain is "
+        "false: add documents with text, raise context.max_chunks, or set may_abstain to true"
+    )
+    return failure_of(ErrorCode.ORCHESTRATION_NOT_ANSWERABLE, message)
 
 
 def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
-    """Return the citations of claims whose quotes are parts of the chunks that they name.
+    """Return the citations of claims whose quotes are whole words of the chunks that they name.
 
     A place counts the document's characters, or the chunk's where it has no location.
     """
@@ -28,7 +44,7 @@ def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Gu
 
 def _citation_of(claim: Claim, chunk: Chunk, guarantee: Guarantee) -> Citation:
     location = chunk.location or ChunkLocation(0, len(chunk.content))
-    start = location.start + chunk.content.index(claim.quote)
+    start = location.start + find_quote(claim.quote, chunk.content)
     return Citation(
         claim=claim.text,
         source=claim.source,

@@ -160,7 +160,7 @@ def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) ->
     )
     if run.request.output.citations is None:
         return response
-    if not enforcement.valid:
+    if not enforcement.valid or run.cut is not None:
         return with_cited_text(response)
     return with_citations(run, response, report.guarantee)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES, read_claims, text_of
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, Violation
@@ -14,6 +15,8 @@ from services.orchestrator.core.model.plan import StepKind, ValueKind, dependenc
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import ConfidenceSource, Response, ValidationReport
 from services.orchestrator.core.model.voting import Count
+
+_JSON_BEGINNING: Final = '{"in_sources"'
 
 
 def report_of(
@@ -57,9 +60,13 @@ def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Respon
 def with_cited_text(response: Response) -> Response:
     """Return a response with the text for people of an answer that is cut or wrong, as it streamed.
 
-    Content that is no such answer stays.
+    The text may be empty. Content that is no such answer stays.
     """
-    return replace(response, content=CitedText().feed(response.content) or response.content)
+    content = response.content
+    text = CitedText().feed(content)
+    if not text and not content.startswith(_JSON_BEGINNING) and not _JSON_BEGINNING.startswith(content):
+        return response
+    return replace(response, content=text)
 
 
 def with_abstention(response: Response) -> Response:

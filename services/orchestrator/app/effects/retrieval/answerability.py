@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.messages import Message, ToolChoice
+from pagantic_common.domain.messages import ToolChoice
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.weighing import weigh
 from services.orchestrator.app.failures import failure_from, is_excused, optional_failure_from
@@ -26,17 +28,17 @@ class Weighed:
 
 
 async def weigh_answerability(
-    question: str, context: Message | None, policy: Answerability, hints: Hints, scope: RunScope
+    question: str, chunks: Sequence[Chunk], policy: Answerability, hints: Hints, scope: RunScope
 ) -> Weighed:
-    """Return how probable it is that a context has the answer, 0 without one; an answer is not lost for an outage."""
-    if context is None:
+    """Return how probable it is that chunks have the answer, 0 without any; an answer is not lost for an outage."""
+    if not chunks:
         await scope.recorder.emit(events.ContextWeighed(policy.min_probability, 0.0), caused_by=scope.cause)
         return Weighed(0.0)
     started_s = scope.clock.monotonic_s()
     weighed = events.ContextWeighed(policy.min_probability)
     failed: PaganticError | None = None
     try:
-        weighed = await _ask(question, context, policy, hints, scope)
+        weighed = await _ask(question, chunks, policy, hints, scope)
     except PaganticError as error:
         failed = error
     await scope.recorder.emit(
@@ -54,10 +56,10 @@ async def weigh_answerability(
 
 
 async def _ask(
-    question: str, context: Message, policy: Answerability, hints: Hints, scope: RunScope
+    question: str, chunks: Sequence[Chunk], policy: Answerability, hints: Hints, scope: RunScope
 ) -> events.ContextWeighed:
     command = Infer(
-        messages=answerability_messages(question, context.content),
+        messages=answerability_messages(question, chunks),
         tools=(),
         tool_choice=ToolChoice(),
         engine_text="",

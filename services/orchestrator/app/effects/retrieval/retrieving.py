@@ -49,7 +49,7 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
     confidence = retrieval_confidence(query, built.chunks)
     warnings = (*written.warnings, *_warnings_of(policy, built))
     if policy.answerability is not None:
-        weighed = await weigh_answerability(query, built.message, policy.answerability, run.request.hints, scope)
+        weighed = await weigh_answerability(query, built.chunks, policy.answerability, run.request.hints, scope)
         confidence = weighed.probability
         warnings += weighed.warnings
     return Retrieved(built.message, confidence, warnings, built.chunks)

@@ -1,4 +1,4 @@
-"""The end of PREPARE: begins the answer, or refuses a request whose context is too unlikely to have one."""
+"""The end of PREPARE: begins the answer, or refuses a request whose context cannot have one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import Failure
 from services.orchestrator.core.conversation.answerability import refusal_of
+from services.orchestrator.core.conversation.citations import unquotable_failure
 from services.orchestrator.core.execution.commands import RunPlan
 from services.orchestrator.core.execution.ending import abstain, fail, move
 from services.orchestrator.core.execution.lifecycle import State
@@ -22,6 +23,9 @@ def after_preparing(run: Run, prepared: Prepared) -> Outcome:
     refusal = refusal_of(run.request, prepared.retrieval_confidence)
     if refusal is not None:
         return _refuse(run, refusal)
+    failure = unquotable_failure(run.request.output.citations, prepared.cited_chunks)
+    if failure is not None:
+        return fail(run, failure)
     if run.request.mode is Mode.REDUNDANT:
         return move(run, State.EXECUTE, "prepared", sample(run))
     if run.plan is not None:

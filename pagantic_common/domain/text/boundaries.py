@@ -1,0 +1,126 @@
+"""Finds the places between words where a quote may begin and end without a change to a word or a number."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from pagantic_common.domain.text.words import is_without_spaces, split_words
+
+_DIGIT_SPACES: Final = "\u00a0\u2007\u2009\u202f"  # between digits they group those of one number
+_SYMBOLS: Final = ("Sc", "Sm", "So")  # currency, mathematics, and others such as a degree
+_BEFORE_NUMBER, _AFTER_NUMBER = ".,#\u00a7", "%\u2030\u2031\u066a\uff05\ufe6a\u2032\u2033"  # per cent and primes
+_OPENING: Final = ("Ps", "Pi")  # brackets and quotation marks
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A place where one quote may end and another may begin: a gap with white space, or an edge of the text.
+
+    It is also a gap between two letters of scripts without spaces.
+
+    Attributes:
+        words: The number of words before it.
+        left: The end of the word before it, or the beginning of the text.
+        right: The start of the word after it, or the end of the text.
+        ends: The positions where a quote may end that has the word before it as its last; the first edge itself.
+        begins: The positions where a quote may begin that has the word after it as its first; the last edge itself.
+    """
+
+    words: int
+    left: int
+    right: int
+    ends: range
+    begins: range
+
+
+def find_boundaries(text: str) -> list[Boundary]:
+    """Return the boundaries of a text in order, its edges among them; none for a text without words."""
+    words = split_words(text)
+    if not words:
+        return []
+    right = words[0][0]
+    found = [Boundary(0, 0, right, range(1), range(right - _attached_before(text, 0, right) + 1))]
+    for count, ((_, left), (right, _)) in enumerate(pairwise(words), 1):
+        if is_without_spaces(text[words[count - 1][0]]) and is_without_spaces(text[right]):
+            found += _boundary_of_letters(text, count, left, right)
+        else:
+            found += _boundary_with_space(text, count, left, right)
+    left, right = words[-1][1], len(text)
+    ends = range(left + _attached_after(text, left, right), right + 1)
+    found.append(Boundary(len(words), left, right, ends, range(right, right + 1)))
+    return found
+
+
+def find_quote(quote: str, source: str) -> int:
+    """Return where a source has a quote first that begins and ends at boundaries; -1 where it has none."""
+    start = source.find(quote)
+    if start < 0:
+        return start
+    boundaries = find_boundaries(source)
+    begins = {position for boundary in boundaries for position in boundary.begins}
+    ends = {position for boundary in boundaries for position in boundary.ends}
+    while start >= 0 and not (start in begins and start + len(quote) in ends):
+        start = source.find(quote, start + 1)
+    return start
+
+
+def shortest_quotes(boundaries: Sequence[Boundary], least: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the two boundaries, by their index, of the shortest quote from each on that has enough words.
+
+    A boundary is left out after which a quote of enough words has more than `most`.
+    """
+    end = 0
+    for begin, boundary in enumerate(boundaries):
+        while end < len(boundaries) and boundaries[end].words - boundary.words < least:
+            end += 1
+        if end < len(boundaries) and boundaries[end].words - boundary.words <= most:
+            yield begin, end
+
+
+def _boundary_of_letters(text: str, words: int, left: int, right: int) -> Iterator[Boundary]:
+    """Yield the boundary between two characters of scripts without spaces, unless both are digits."""
+    if text[left - 1].isdigit() and text[right].isdigit():
+        return
+    middle = left
+    while middle < right and unicodedata.category(text[middle]) not in _OPENING:
+        middle += 1
+    end, begin = left + _attached_after(text, left, right), right - _attached_before(text, left, right)
+    yield Boundary(words, left, right, range(end, max(end, middle) + 1), range(min(begin, middle), begin + 1))
+
+
+def _boundary_with_space(text: str, words: int, left: int, right: int) -> Iterator[Boundary]:
+    """Yield the boundary between two words with white space between them."""
+    spaces = [position for position in range(left, right) if text[position].isspace()]
+    if not spaces or (text[left:right] in _DIGIT_SPACES and text[left - 1].isdigit() and text[right].isdigit()):
+        return
+    ends = range(left + _attached_after(text, left, right), spaces[-1] + 2)
+    begins = range(spaces[0], right - _attached_before(text, left, right) + 1)
+    yield Boundary(words, left, right, ends, begins)
+
+
+def _attached_before(text: str, left: int, right: int) -> int:
+    """Return how many characters directly before the word after a gap belong to its number; 0 for another word."""
+    start = right
+    while text[right].isnumeric() and start > left and not text[start - 1].isspace():
+        start -= 1
+    while start < right and not _belongs(text[start], ("Pd", *_SYMBOLS), _BEFORE_NUMBER):
+        start += 1
+    return right - start
+
+
+def _attached_after(text: str, left: int, right: int) -> int:
+    """Return how many characters directly after the word before a gap belong to its number; 0 for another word."""
+    end = left
+    while text[left - 1].isnumeric() and end < right and not text[end].isspace():
+        end += 1
+    while end > left and not _belongs(text[end - 1], _SYMBOLS, _AFTER_NUMBER):
+        end -= 1
+    return end - left
+
+
+def _belongs(char: str, categories: tuple[str, ...], marks: str) -> bool:
+    return char in marks or unicodedata.category(char) in categories
