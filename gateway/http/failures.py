@@ -1,0 +1,94 @@
+"""Failures as HTTP says them: a status, and an error in the form of OpenAI's API with the taxonomy's code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.web.refusal import Refusal
+from pagantic_common.domain import errors
+from pagantic_common.domain.errors import ErrorCode, PaganticError
+from pagantic_common.rpc.status import MessageTooLarge, status_code_of
+
+CLIENT_LEFT = 499
+_STATUS_OF_CODE: dict[ErrorCode | None, int] = {
+    ErrorCode.INFERENCE_MODEL_UNAVAILABLE: 404,
+    ErrorCode.QUOTA_RATE: 429,
+    ErrorCode.QUOTA_CONCURRENCY: 429,
+    ErrorCode.QUOTA_BUDGET: 429,
+}
+_STATUS_OF_CLASS: tuple[tuple[type[PaganticError], int], ...] = (
+    (MessageTooLarge, 413),
+    (errors.InvalidRequest, 400),
+    (errors.Unauthenticated, 401),
+    (errors.PermissionDenied, 403),
+    (errors.NotFound, 404),
+    (errors.PreconditionFailed, 409),
+    (errors.Conflict, 409),
+    (errors.Aborted, 409),
+    (errors.Unsupported, 501),
+    (errors.Overloaded, 503),
+    (errors.Unavailable, 503),
+    (errors.DeadlineExceeded, 504),
+    (errors.Cancelled, CLIENT_LEFT),
+)
+_INTERNAL = 500
+_TYPE_OF_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def status_of(error: PaganticError) -> int:
+    """Return the HTTP status of an error."""
+    if error.code in _STATUS_OF_CODE:
+        return _STATUS_OF_CODE[error.code]
+    return next((status for cls, status in _STATUS_OF_CLASS if isinstance(error, cls)), _INTERNAL)
+
+
+def error_of(error: PaganticError, request_id: str = "") -> dict[str, Any]:
+    """Return the object `error` of OpenAI's API. Its code is the taxonomy's, or the name of the gRPC status."""
+    code = status_code_of(error).name
+    if error.code is not None:
+        code = error.code.value
+    described = _error(status_of(error), code, str(error))
+    described["pagantic"] = {
+        "request_id": request_id,
+        "retryable": is_retryable(error),
+        "details": dict(error.failure.details),
+        "caused_by": [
+            {"code": cause.code and cause.code.value, "message": cause.message} for cause in error.failure.caused_by
+        ],
+    }
+    return described
+
+
+def error_of_refusal(refusal: Refusal) -> dict[str, Any]:
+    """Return the object `error` for a request that was refused at the door."""
+    return _error(refusal.status, None, refusal.message)
+
+
+def is_retryable(error: PaganticError) -> bool:
+    """Tell whether the same request may succeed later."""
+    return error.failure.retryable or isinstance(error, errors.Unavailable | errors.Overloaded | errors.Aborted)
+
+
+def headers_of(error: PaganticError) -> dict[str, str]:
+    """Return the headers that tell a client whether and when to try again."""
+    headers = {"x-should-retry": str(is_retryable(error)).lower()}
+    if error.retry_after_s:
+        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if status_of(error) == 401:  # noqa: PLR2004 - as HTTP numbers it
+        headers["www-authenticate"] = "Bearer"
+    return headers
+
+
+def _error(status: int, code: str | None, message: str) -> dict[str, Any]:
+    if status >= _INTERNAL:
+        kind = _TYPE_OF_STATUS.get(status, "server_error")
+    else:
+        kind = _TYPE_OF_STATUS.get(status, "invalid_request_error")
+    return {"message": message, "type": kind, "param": None, "code": code}

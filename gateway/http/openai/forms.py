@@ -1,0 +1,174 @@
+"""What clients send to `/v1/chat/completions`, as OpenAI's API document describes it.
+
+Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pagantic_common.domain.errors import InvalidRequest
+
+MAX_CHOICES = 8
+MAX_STOPS = 16
+MAX_MESSAGES = 10_000
+
+
+class Form(BaseModel):
+    """A JSON object; null is what it is without the field."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class ContentPart(Form):
+    """A part of a message's content; only text and refusals can be read."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class CalledFunction(Form):
+    """The function of a call in the conversation so far."""
+
+    name: str
+    arguments: str = ""
+
+
+class CallForm(Form):
+    """A call in the conversation so far."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction | None = None
+
+
+class MessageForm(Form):
+    """A message of the conversation so far."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallForm] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class FunctionForm(Form):
+    """A function that the caller runs."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolForm(Form):
+    """A tool that the caller runs; only functions are known."""
+
+    type: str
+    function: FunctionForm | None = None
+
+
+class NamedFunction(Form):
+    """The name of a function."""
+
+    name: str
+
+
+class AllowedTools(Form):
+    """The tools that may be called, out of those that are given."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[ToolForm] = []
+
+
+class ToolChoiceForm(Form):
+    """Which tool must be called, or which may be."""
+
+    type: str
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+class JsonSchemaForm(Form):
+    """A schema with its name; the answer satisfies it, whether or not `strict` is set."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
+
+    name: str = ""
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(Form):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaForm | None = None
+
+
+class StreamOptions(Form):
+    """What a stream has beside the answer."""
+
+    include_usage: bool = False
+
+
+class ChatForm(Form):
+    """A request of `/v1/chat/completions`."""
+
+    model: str = ""
+    messages: Annotated[list[MessageForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: str | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[ToolForm] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ToolChoiceForm | None = None
+    functions: list[FunctionForm] | None = None
+    function_call: Literal["auto", "none"] | NamedFunction | None = None
+    modalities: list[str] | None = None
+    pagantic: dict[str, Any] | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the last chunk of a stream has the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def ignored(self) -> list[str]:
+        """The fields that were sent and change nothing here."""
+        return sorted(self.model_extra or ())
+
+
+def read_form(value: Any) -> ChatForm:
+    """Return a request; raises InvalidRequest that names the field that is wrong."""
+    try:
+        return ChatForm.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        raise InvalidRequest(f"{_place_of(found['loc'])}: {found['msg'].lower()}") from None
+
+
+def _place_of(location: tuple[int | str, ...]) -> str:
+    """Return the place of a value, such as messages[0].role."""
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part in ChatForm.model_fields or part.islower():
+            text += f".{part}"
+    return text.removeprefix(".") or "the body"

@@ -1,0 +1,27 @@
+"""Settings of the HTTP gateway."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from gateway.web.settings import DoorSettings
+
+
+class HttpSettings(DoorSettings):
+    """What the HTTP gateway takes, read from the environment as PAGANTIC_HTTP_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix="PAGANTIC_HTTP_")
+
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    call_s: float = Field(600.0, gt=0, le=3600, description="longest time of one request, seconds")
+    max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest body of a request")
+    models: dict[str, str] = Field(
+        default_factory=dict,
+        description='names that clients send, and the aliases that they stand for, as JSON; "*" is any other name, '
+        "an empty alias the default model",
+    )
+
+    def alias_of(self, name: str) -> str:
+        """Return the alias that a name stands for; a name that is not listed is an alias itself."""
+        return self.models.get(name, self.models.get("*", name))
