@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pagantic_common.domain.calls.principal import work_of
@@ -63,34 +64,52 @@ class BackgroundEmbedding:
     async def run(self) -> None:
         """Embed until cancelled. A model that fails is left alone for a time that grows, and the failure is logged."""
         while True:
-            now_s = self._monotonic_s()
-            resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
-            waiting = await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting)
+            waiting = await self._claim()
             if waiting is None:
                 await self._wait()
                 continue
             try:
                 await self._embed(waiting)
                 self._resting.pop(waiting.model, None)
-            except PaganticError as error:
+            except Exception as error:  # noqa: BLE001 - nobody would start the embedding again
                 self._rest(waiting.model, error)
+
+    async def _claim(self) -> UnembeddedChunks | None:
+        """Return chunks that wait; None when none does, and when the store does not tell, which is logged."""
+        now_s = self._monotonic_s()
+        resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
+        # An error that ended the loop would end all embedding, because nobody starts it again.
+        try:
+            return await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting)
+        except Exception as error:
+            log.warning("embedding waits for the store", reason=str(error), exc_info=_is_unforeseen(error))
+            return None
 
     async def _embed(self, waiting: UnembeddedChunks) -> None:
         embedder = PrefixedEmbedder(self._embedder, waiting.prefix)
         try:
             with work_scope(principal=work_of(waiting.tenant)):
                 vectors = await embed_beginnings(embedder, waiting.model, waiting.contents)
+            await self._store.put_embeddings(waiting, vectors)
         except BaseException:
-            await self._store.release(waiting)  # also when the service stops: another replica goes on at once
+            # Another replica goes on at once, also when the service stops. A claim that stays ends by itself.
+            with suppress(Exception):
+                await self._store.release(waiting)
             raise
-        await self._store.put_embeddings(waiting, vectors)
 
-    def _rest(self, model: str, error: PaganticError) -> None:
+    def _rest(self, model: str, error: Exception) -> None:
         pause_s = self._pause_s
         if (last := self._resting.get(model)) is not None:
             pause_s = min(2 * last.pause_s, MAX_PAUSE_S)
         self._resting[model] = _Rest(pause_s, self._monotonic_s() + pause_s)
-        log.warning("embedding waits", model=model, reason=str(error), code=error.code, seconds=pause_s)
+        log.warning(
+            "embedding waits",
+            model=model,
+            reason=str(error),
+            code=getattr(error, "code", None),
+            seconds=pause_s,
+            exc_info=_is_unforeseen(error),
+        )
 
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
         """Embed a collection anew with a model; an empty one removes the embeddings.
@@ -110,3 +129,8 @@ class BackgroundEmbedding:
             await asyncio.wait_for(self._woken.wait(), self._pause_s)
         except TimeoutError:
             return
+
+
+def _is_unforeseen(error: Exception) -> bool:
+    """Tell whether the log needs the traceback of an error."""
+    return not isinstance(error, PaganticError)
