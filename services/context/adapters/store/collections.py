@@ -230,7 +230,9 @@ def _forget_removals(db: Connection, collection_id: int) -> None:
     newest = select(removals.c.revision).where(mine).order_by(removals.c.revision.desc())
     last = db.execute(newest.offset(MAX_REMOVALS // 2).limit(1)).scalar_one()
     db.execute(delete(removals).where(mine, removals.c.revision <= last))
-    db.execute(update(collections).where(collections.c.id == collection_id).values(whole_revision=last))
+    # A Reembed may have set a later one, which stays.
+    earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
+    db.execute(update(collections).where(earlier).values(whole_revision=last))
 
 
 def _insert_document(db: Connection, collection: Row[Any], revision: int, split: SplitDocument) -> None:
