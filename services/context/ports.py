@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -87,11 +87,16 @@ class CollectionStore(Protocol):
         """Return the hashes of the stored documents among sources; empty for an unknown collection."""
 
     async def ingest(
-        self, key: CollectionKey, options: CollectionOptions, documents: Sequence[SplitDocument]
+        self,
+        key: CollectionKey,
+        options: CollectionOptions,
+        documents: Sequence[SplitDocument],
+        unchanged: Mapping[str, str],
     ) -> IngestResult:
         """Store documents with their chunks, all or none; creates a missing collection.
 
-        Raises Conflict when the collection has other options.
+        `unchanged` has the hashes of documents that must be stored already. Raises Conflict when the collection has
+        other options, or one of those documents is gone or another.
         """
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:

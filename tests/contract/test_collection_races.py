@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import Conflict, NotFound
 from services.context.adapters.store import collections
 from services.context.core.document import Document
 from services.context.core.policy import RetrievalPolicy, Retriever
@@ -95,3 +95,28 @@ async def until_blocked(context):
         if await context.access.read(lambda db: db.exec_driver_sql(blocked).scalar()):
             return
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("change", ["delete_collection", "delete_documents", "ingest"])
+async def test_an_ingest_does_not_count_on_documents_that_change_meanwhile(context, change):
+    await context.ingest(Document("same", "alpha"))
+    changes = {
+        "delete_collection": lambda: context.library.delete_collection(key("docs")),
+        "delete_documents": lambda: context.library.delete_documents(key("docs"), ["same"]),
+        "ingest": lambda: context.ingest(Document("same", "other")),
+    }
+    find_digests = context.collections.find_digests
+
+    async def find_and_change(*arguments):
+        context.collections.find_digests = find_digests
+        found = await find_digests(*arguments)
+        await changes[change]()
+        return found
+
+    context.collections.find_digests = find_and_change
+    with pytest.raises(Conflict, match="send the documents again"):
+        await context.ingest(Document("same", "alpha"), Document("new", "beta"))
+    stored = "SELECT count(*) FROM context_documents WHERE source = 'new'"
+    assert await context.access.read(lambda db: db.exec_driver_sql(stored).scalar()) == 0
+    await context.ingest(Document("same", "alpha"), Document("new", "beta"))
+    assert await context.sources("alpha beta") == ["same", "new"]

@@ -84,7 +84,9 @@ class Library:
         changed = [document for document in documents if known.get(document.source) != document.digest]
         counts = await self._words.count(options.embedding_model, [document.content for document in changed])
         split_documents = await asyncio.to_thread(self._split, changed, options.language, counts)
-        stored = await self._store.ingest(key, options, split_documents)
+        replaced = {document.source for document in changed}
+        unchanged = {source: digest for source, digest in known.items() if source not in replaced}
+        stored = await self._store.ingest(key, options, split_documents, unchanged)
         result = replace(
             stored,
             unchanged=stored.unchanged + len(documents) - len(changed),

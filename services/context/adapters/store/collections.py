@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,10 +58,14 @@ class SqlCollections:
         return await self._access.read(lambda db: _read_digests(db, key, sources))
 
     async def ingest(
-        self, key: CollectionKey, options: CollectionOptions, documents: Sequence[SplitDocument]
+        self,
+        key: CollectionKey,
+        options: CollectionOptions,
+        documents: Sequence[SplitDocument],
+        unchanged: Mapping[str, str],
     ) -> IngestResult:
         """Store documents with their chunks, all or none; creates a missing collection."""
-        return await self._access.write(lambda db: self._ingest(db, key, options, documents))
+        return await self._access.write(lambda db: self._ingest(db, key, options, documents, unchanged))
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number; raises NotFound for the collection."""
@@ -98,12 +102,17 @@ class SqlCollections:
         return True
 
     def _ingest(
-        self, db: Connection, key: CollectionKey, options: CollectionOptions, split: Sequence[SplitDocument]
+        self,
+        db: Connection,
+        key: CollectionKey,
+        options: CollectionOptions,
+        split: Sequence[SplitDocument],
+        unchanged: Mapping[str, str],
     ) -> IngestResult:
         self._insert(db, key, options)
         revision = next_revision(db, key)
         row = find_row(db, key)
-        if read_options(row) != options:
+        if read_options(row) != options or _read_digests(db, key, list(unchanged)) != unchanged:
             raise Conflict(f"collection {key.name!r} was changed meanwhile: send the documents again")
         known = _read_digests(db, key, [one.document.source for one in split])
         changed = [one for one in split if known.get(one.document.source) != one.document.digest]
