@@ -131,17 +131,26 @@ class ChunkStore(Protocol):
 class EmbeddingStore(Protocol):
     """Keeps the embeddings of chunks."""
 
-    async def claim_unembedded(self, limit: int, excluded_models: Sequence[str]) -> UnembeddedChunks | None:
+    async def claim_unembedded(
+        self, limit: int, excluded_models: Sequence[str], *, after: int = 0
+    ) -> UnembeddedChunks | None:
         """Return the oldest chunks of a collection that wait, which no other replica gets for a time.
 
-        None when none waits, or only chunks of excluded models.
+        The collection is the first one by id after an id, or the first of all. None when none waits, or only chunks of
+        excluded models.
         """
 
     async def release(self, chunks: UnembeddedChunks) -> None:
         """Let every replica have claimed chunks again."""
 
+    async def set_aside(self, chunks: UnembeddedChunks, seconds: int) -> None:
+        """Let no replica have claimed chunks for a time."""
+
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
-        """Store embeddings of chunks that are still there and still want this model and prefix."""
+        """Store embeddings of chunks that are still there and still want this model and prefix.
+
+        Raises PreconditionFailed for vectors of another length than those of the collection.
+        """
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
         """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 
+import numpy as np
 import pytest
 
-from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Unavailable
+from pagantic_common.testing.clock import FakeClock
+from services.context.app.embedding import SET_ASIDE_S
 from services.context.core.document import Document
 from tests.support.context_app import Context
 
@@ -21,8 +24,18 @@ async def context(database_url):
 async def test_embedding_goes_on_after_the_store_failed(context):
     await context.ingest(Document("a", "apple"))
     await rename(context, "context_unembedded", "hidden")
+    claim, has_failed = context.embeddings.claim_unembedded, asyncio.Event()
+
+    async def claim_and_note(*arguments, **named):
+        try:
+            return await claim(*arguments, **named)
+        except Exception:
+            has_failed.set()
+            raise
+
+    context.embeddings.claim_unembedded = claim_and_note
     async with context.embedding_in_background():
-        await until(lambda: context.access._problem)
+        await has_failed.wait()
         await rename(context, "hidden", "context_unembedded")
         await asyncio.wait_for(context.until_embedded(), 10)
 
@@ -55,6 +68,73 @@ async def test_a_claim_that_cannot_be_released_does_not_keep_the_service_from_st
     done, _ = await asyncio.wait([running], timeout=10)
     assert done == {running}
     assert running.cancelled()
+
+
+@pytest.mark.parametrize("error", [Internal("the engine failed"), InvalidRequest("the text is refused")])
+async def test_a_chunk_that_the_model_refuses_holds_up_no_other(context, error):
+    refuse(context, "poison", error)
+    await context.ingest(*(Document(f"d{number}", f"apple {number}") for number in range(7)), Document("bad", "poison"))
+    await context.ingest(Document("b", "banana"), name="other", tenant="beta")
+    async with context.embedding_in_background():
+        await asyncio.wait_for(until_embedded(context, {"acme": 7, "beta": 1}), 10)
+    assert await context.embeddings.claim_unembedded(10, []) is None
+    (collection,) = await context.library.list_collections("acme")
+    assert (collection.chunk_count, collection.embedded_chunk_count) == (8, 7)
+
+
+async def test_a_chunk_that_was_refused_is_tried_again_later(database_url):
+    clock = FakeClock()
+    with closing(Context(database_url, clock=clock)) as context:
+        refuse(context, "poison", Internal("the engine failed"))
+        await context.ingest(Document("good", "apple"), Document("bad", "poison"))
+        async with context.embedding_in_background():
+            await asyncio.wait_for(until_embedded(context, {"acme": 1}), 10)
+        assert await context.embeddings.claim_unembedded(10, []) is None
+        clock.advance(SET_ASIDE_S)
+        assert (await context.embeddings.claim_unembedded(10, [])).contents == ["poison"]
+
+
+async def test_a_model_that_nobody_serves_sets_no_chunk_aside(context):
+    refused = refuse(context, "", InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE))
+    await context.ingest(Document("a", "apple"), Document("b", "banana"))
+    async with context.embedding_in_background():
+        await until(lambda: len(refused) > 1)
+    assert [len(texts) for texts in refused] == [2] * len(refused)
+
+
+async def test_collections_are_embedded_in_turn(context):
+    await context.ingest(*(Document(f"d{number}", f"apple {number}") for number in range(4)))
+    await context.ingest(Document("b", "banana"), name="small", tenant="beta")
+    await context.ingest(Document("c", "cherry"), name="small", tenant="gamma")
+    last, tenants = 0, []
+    for _ in range(4):
+        claimed = await context.embeddings.claim_unembedded(1, [], after=last)
+        await context.embeddings.put_embeddings(claimed, np.eye(1, 26, dtype=np.float32))
+        last = claimed.collection_id
+        tenants.append(claimed.tenant)
+    assert tenants == ["acme", "beta", "gamma", "acme"]
+
+
+def refuse(context, word, error):
+    """Let the model refuse texts that have a word, and return a list that gets them."""
+    refused = []
+
+    def check(texts):
+        if any(word in text for text in texts):
+            refused.append(list(texts))
+            raise error
+
+    context.embedder.on_embed = check
+    return refused
+
+
+async def until_embedded(context, counts):
+    """Return when each tenant has a number of embedded chunks."""
+    while True:
+        found = {tenant: await context.library.list_collections(tenant) for tenant in counts}
+        if {tenant: sum(one.embedded_chunk_count for one in found[tenant]) for tenant in counts} == counts:
+            return
+        await asyncio.sleep(0.01)
 
 
 async def until(condition):
