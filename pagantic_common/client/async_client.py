@@ -21,6 +21,7 @@ from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import (
     ASKED_CHUNKS,
+    AUTO,
     Messages,
     ask_request,
     chat_request,
@@ -134,15 +135,23 @@ class AsyncClient(Approvals, Sources):
         collection: str,
         question: str,
         *,
-        retriever: str = "bm25",
+        retriever: str = AUTO,
         max_chunks: int = ASKED_CHUNKS,
         filter: str = "",  # noqa: A002 - the policy's field
         queries: int = 0,
         hypothetical_document: bool = False,
         min_probability: float | None = None,
+        slope: float | None = None,
+        intercept: float | None = None,
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`."""
+        """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`.
+
+        The retriever "auto" is "hybrid" where the collection has embeddings, else "bm25"; it looks the collection up,
+        which needs a key with the scope READ.
+        """
+        if retriever == AUTO:
+            retriever = await self._choose_retriever(collection, hypothetical_document=hypothetical_document)
         request = ask_request(
             collection,
             question,
@@ -152,6 +161,8 @@ class AsyncClient(Approvals, Sources):
             queries=queries,
             hypothetical_document=hypothetical_document,
             min_probability=min_probability,
+            slope=slope,
+            intercept=intercept,
             **options,
         )
         return raise_for_error(await self.execute(request))

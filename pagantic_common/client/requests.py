@@ -21,6 +21,7 @@ STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 ASKED_CHUNKS = 6
 ASKED_CLAIMS = 3
+AUTO = "auto"  # the client chooses the retriever by what the collection has
 RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 
@@ -71,6 +72,8 @@ def ask_request(
     queries: int = 0,
     hypothetical_document: bool = False,
     min_probability: float | None = None,
+    slope: float | None = None,
+    intercept: float | None = None,
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
     """Make a CHAT request that answers from a collection, with citations and without tools.
@@ -84,8 +87,19 @@ def ask_request(
         queries: Other wordings of the question that the model writes, and that are searched, too; at most 5.
         hypothetical_document: Search by an answer that the model makes up, too; needs "vector" or "hybrid".
         min_probability: Abstain if the chunks are less likely to have the answer; None does not ask the model.
-        options: See Options; by default an answer has at most 3 claims.
+        slope: The slope that `pagantic calibrate` printed; needs min_probability, which 0 gives without a limit.
+        intercept: The intercept beside it.
+        options: See Options; by default an answer has at most 3 claims. `context` is not among them.
     """
+    if options.get("context"):
+        raise ValueError(
+            "context is made from the collection and the other arguments: for a policy of your own, use "
+            "chat_request(question, context=policy, citations=True, tools=[])"
+        )
+    if min_probability is None and (slope is not None or intercept is not None):
+        raise ValueError(
+            "slope and intercept calibrate what the model is asked: give min_probability, too, which may be 0"
+        )
     if retriever.upper() not in RETRIEVERS:
         known = ", ".join(name.lower() for name in RETRIEVERS)
         raise ValueError(f"retriever {retriever!r} is not known: use one of {known}")
@@ -100,7 +114,8 @@ def ask_request(
         expansion = policy_pb2.QueryExpansion(queries=queries, hypothetical_document=hypothetical_document)
         policy.query_expansion.CopyFrom(expansion)
     if min_probability is not None:
-        policy.answerability.CopyFrom(policy_pb2.Answerability(min_probability=min_probability))
+        answerability = policy_pb2.Answerability(min_probability=min_probability, slope=slope, intercept=intercept)
+        policy.answerability.CopyFrom(answerability)
     options["context"] = policy
     options.setdefault("citations", contract_pb2.Citations(max_claims=ASKED_CLAIMS))
     return chat_request(question, tools=[], **options)

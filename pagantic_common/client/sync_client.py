@@ -89,6 +89,7 @@ class Client:
     list_prompt_templates = _blocking(AsyncClient.list_prompt_templates)
     render_prompt_template = _blocking(AsyncClient.render_prompt_template)
     list_collections = _blocking(AsyncClient.list_collections)
+    get_collection = _blocking(AsyncClient.get_collection)
     retrieve = _blocking(AsyncClient.retrieve)
     ingest_files = _blocking(AsyncClient.ingest_files)
     list_approvals = _blocking(AsyncClient.list_approvals)

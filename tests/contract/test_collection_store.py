@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from services.context.app.retrieval import Retrieval
 from services.context.core.document import CollectionDefaults, Document
 from services.context.core.outline import Heading, Outline
 from services.context.core.policy import Expansion, Fusion, RetrievalPolicy, Retriever
+from services.context.core.search.collection_index import CollectionIndex
 from tests.support.context_app import LEASE_S, Context, key
 
 
@@ -362,6 +364,45 @@ async def test_a_replica_that_stops_gives_its_chunks_back(postgresql_url):
         assert (await context.embeddings.claim_unembedded(1, [])).contents == ["apple"]
 
 
+# ---- concurrent callers
+
+
+async def test_vectors_may_come_after_a_search_that_saw_their_chunks(database_url):
+    with closing(Context(database_url, max_chunks=400)) as context:
+        for start in range(0, 300, 50):
+            await context.ingest(*[Document(f"d{number}", f"apple {number}") for number in range(start, start + 50)])
+        await context.embed_all()
+        await context.find("apple")
+        await context.ingest(Document("new", "apricot"))
+        assert await context.sources("apricot") == ["new"]
+        await context.embed_all()
+        assert (await context.sources("apricot", retriever=Retriever.HYBRID))[0] == "new"
+
+
+async def test_one_caller_at_a_time_brings_an_index_up_to_date_and_a_stopped_one_to_its_end(context, monkeypatch):
+    apply, at_work, most = CollectionIndex.apply, 0, 0
+
+    def slowly(index, changes):
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        time.sleep(0.01)
+        at_work -= 1
+        return apply(index, changes)
+
+    monkeypatch.setattr(CollectionIndex, "apply", slowly)
+    for number in range(5):
+        await context.ingest(*[Document(f"d{place}", f"alpha {number} {place}") for place in range(10)])
+        searches = [asyncio.create_task(context.find("alpha")) for _ in range(6)]
+        for one in searches[:3]:
+            await asyncio.sleep(0.005)
+            one.cancel()
+        await asyncio.gather(*searches, return_exceptions=True)
+    assert most == 1
+    index = await context.indexes.open(key("docs"))
+    assert index.live_count == len(await context.find("alpha 4")) == 10
+
+
 # ---- filters, diversity, expansion
 
 
@@ -414,6 +455,39 @@ async def test_chunks_come_with_their_neighbours_or_their_section(context):
     assert section.content.endswith("seven.")
     merged = await context.find("one two five six", expansion=Expansion(neighbours=3))
     assert len(merged) == 1
+
+
+async def test_a_window_that_touches_two_others_joins_them(database_url):
+    words = ["apple apple apple apple", "bbb " * 4, "apple apple ccc ccc", "ddd " * 4, "apple apple apple eee"]
+    with closing(Context(database_url, chunk_tokens=4)) as context:
+        await context.ingest(Document("a", "\n\n".join(words)))
+        assert len(await context.find("apple")) == 3
+        (window,) = await context.find("apple", expansion=Expansion(neighbours=1))
+        assert (window.id, window.location.start, window.location.end) == ("0", 0, len("\n\n".join(words)))
+
+
+async def test_a_section_has_the_neighbours_beyond_it(database_url):
+    parts = ["one one one", "two two two", "target x x", "four four four"]
+    text = "\n\n".join(parts)
+    outline = Outline((), (Heading(0, 1, "One"), Heading(text.index("four"), 1, "Four")))
+    with closing(Context(database_url, chunk_tokens=3)) as context:
+        await context.ingest(Document("a", text, outline=outline))
+        (chunk,) = await context.find("target", expansion=Expansion(neighbours=1, has_section=True))
+        assert chunk.content == text
+
+
+@pytest.mark.parametrize("expansion", [Expansion(neighbours=1), Expansion(has_section=True)])
+async def test_a_document_that_is_replaced_during_a_search_is_left_out_or_new(context, monkeypatch, expansion):
+    await context.ingest(Document("a", "apple pie"), Document("b", "apple cake, much of it"))
+    read_chunks = context.chunks.read_chunks
+
+    async def replacing(ids):
+        found = await read_chunks(ids)
+        await context.ingest(Document("a", "pears"))
+        return found
+
+    monkeypatch.setattr(context.chunks, "read_chunks", replacing)
+    assert await context.sources("apple", expansion=expansion) == ["b"]
 
 
 # ---- verification

@@ -12,11 +12,12 @@ from gateway.cli.output import UsageError, check_response, note, print_json, rep
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import describe_citation
-from pagantic_common.client.requests import ASKED_CHUNKS, RETRIEVERS
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.client.requests import ASKED_CHUNKS, AUTO, RETRIEVERS
+from pagantic_common.client.sources.retrievers import best_retriever
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.calibration import MAX_SCALING
 from pagantic_common.domain.text.terminal import plain_text
 
-AUTO = "auto"
 UNSURE = 0.5  # a probability of no answer above this is worth a word
 _KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
 
@@ -47,6 +48,21 @@ def ask(
         float | None,
         typer.Option(metavar="P", min=0, max=1, help="Answer only if the chunks have the answer with probability P."),
     ] = None,
+    slope: Annotated[
+        float | None,
+        typer.Option(
+            metavar="A", min=-MAX_SCALING, max=MAX_SCALING, help="Slope of that probability, as calibrate prints it."
+        ),
+    ] = None,
+    intercept: Annotated[
+        float | None,
+        typer.Option(
+            metavar="B",
+            min=-MAX_SCALING,
+            max=MAX_SCALING,
+            help="Intercept of that probability, as calibrate prints it.",
+        ),
+    ] = None,
     model: options.Model = "",
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = 0.0,
@@ -60,11 +76,12 @@ def ask(
     with reporting_errors():
         check_retriever(retriever)
         asked = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
-        asked.pop("context")  # it is the collection
+        if min_probability is None and (slope is not None or intercept is not None):
+            raise UsageError("--slope and --intercept calibrate the probability: give --min-probability, too")
         words = options.read_text(question)
     with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout) as client:
         if retriever == AUTO:
-            retriever = best_retriever(client, collection)
+            retriever = find_retriever(client, collection, hyde=hyde)
         request = ask_request(
             collection,
             words,
@@ -74,6 +91,8 @@ def ask(
             queries=queries,
             hypothetical_document=hyde,
             min_probability=min_probability,
+            slope=slope,
+            intercept=intercept,
             **asked,
         )
         note_request_id(request)
@@ -83,6 +102,7 @@ def ask(
         else:
             response = stream_answer(client, request)
             _show_sources(response)
+            _note_refusal(response, min_probability or 0.0)
         check_response(response)
 
 
@@ -92,17 +112,17 @@ def check_retriever(name: str) -> None:
         raise UsageError(f"--retriever {name!r}: use one of {', '.join(_KNOWN)}")
 
 
-def best_retriever(client: Client, name: str) -> str:
-    """Return the retriever for what a collection has; raises NotFound for the collection."""
-    for collection in client.list_collections():
-        if collection.name != name:
-            continue
-        if not collection.embedded_chunk_count:
-            return "bm25"
-        if missing := collection.chunk_count - collection.embedded_chunk_count:
-            note(f"{missing} of {collection.chunk_count} chunks are not embedded yet: their words are searched alone")
-        return "hybrid"
-    raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
+def find_retriever(client: Client, name: str, *, hyde: bool = False) -> str:
+    """Return the retriever for what a collection has; raises NotFound, and UsageError where HyDE lacks embeddings."""
+    collection = client.get_collection(name)
+    try:
+        retriever = best_retriever(collection, hypothetical_document=hyde)
+    except InvalidRequest as error:
+        raise UsageError(str(error)) from None
+    missing = collection.chunk_count - collection.embedded_chunk_count
+    if retriever == "hybrid" and missing:
+        note(f"{missing} of {collection.chunk_count} chunks are not embedded yet: their words are searched alone")
+    return retriever
 
 
 def _show_sources(response: execution_pb2.SystemResponse) -> None:
@@ -113,3 +133,13 @@ def _show_sources(response: execution_pb2.SystemResponse) -> None:
         say(plain_text(describe_citation(citation)))
     if response.citations and response.not_in_sources > UNSURE:
         note(f"the model doubts it: probability {response.not_in_sources:.2f} that the sources do not have the answer")
+
+
+def _note_refusal(response: execution_pb2.SystemResponse, min_probability: float) -> None:
+    """Say so where the chunks were too unlikely to have the answer."""
+    is_retrieval = response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL
+    if is_retrieval and response.confidence < min_probability:
+        note(
+            f"the chunks have the answer with probability {response.confidence:.3g}, which is below --min-probability "
+            f"{min_probability:g}"
+        )

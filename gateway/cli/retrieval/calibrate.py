@@ -12,11 +12,11 @@ import typer
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.output import UsageError, check_response, note, reporting_errors, say, say_json, showing_progress
-from gateway.cli.retrieval.ask import AUTO, Chunks, RetrieverName, best_retriever, check_retriever
+from gateway.cli.retrieval.ask import Chunks, RetrieverName, check_retriever, find_retriever
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.client import Client, ask_request
 from pagantic_common.client.descriptions import count_of
-from pagantic_common.client.requests import ASKED_CHUNKS
+from pagantic_common.client.requests import ASKED_CHUNKS, AUTO
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.text.calibration import (
     Calibration,
@@ -29,6 +29,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, dump_json, pars
 
 MAX_LABELS = 10_000
 USEFUL_AREA = 0.7
+USEFUL_LABELS = 30
 _FORM = '{"question": "...", "answerable": true}'
 
 
@@ -61,7 +62,7 @@ def calibrate(
         labelled = _read_labels(labels)
         with Client(address, timeout_s=timeout) as client:
             if retriever == AUTO:
-                retriever = best_retriever(client, collection)
+                retriever = find_retriever(client, collection)
             examples = _Asking(client, collection, retriever, chunks, model).ask_all(labelled)
     missing = len(labelled) - len(examples)
     if missing:
@@ -117,10 +118,12 @@ class _Asking:
 
 def _read_labels(path: Path) -> list[_Label]:
     """Return the labels of a file; raises UsageError that names the line."""
-    lines = [line for line in options.read_file(path).splitlines() if line.strip()]
+    lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
     if not 1 <= len(lines) <= MAX_LABELS:
-        raise UsageError(f"{str(path)!r} has {len(lines)} lines: give 1 to {MAX_LABELS}, each as {_FORM}")
-    return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in enumerate(lines, 1)]
+        raise UsageError(
+            f"{str(path)!r} has {len(lines)} lines that are not empty: give 1 to {MAX_LABELS}, each as {_FORM}"
+        )
+    return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in lines]
 
 
 def _label_of(line: str, where: str) -> _Label:
@@ -136,23 +139,34 @@ def _label_of(line: str, where: str) -> _Label:
 
 def _report(examples: Sequence[Example], *, as_json: bool) -> None:
     found = fit_calibration(examples)
+    area = area_under_curve(examples)
     figures = {
         "questions": len(examples),
         "answerable": sum(is_answerable for _, is_answerable in examples),
         "brier_before": brier_score(Calibration(), examples),
         "brier_after": brier_score(found, examples),
-        "area_under_curve": area_under_curve(examples),
+        "area_under_curve": area,
         "slope": found.slope,
         "intercept": found.intercept,
     }
+    _note_doubts(len(examples), found, area)
     if as_json:
         say_json(dump_json(figures))
         return
     say(f"{count_of(len(examples), 'question')}, {figures['answerable']} answerable")
     say(f"Brier score: {figures['brier_before']:.3f} before, {figures['brier_after']:.3f} after (on these questions)")
-    _say_area(figures["area_under_curve"])
+    _say_area(area)
     say(f"slope: {found.slope:.4f}")
     say(f"intercept: {found.intercept:.4f}")
+
+
+def _note_doubts(count: int, found: Calibration, area: float | None) -> None:
+    if count < USEFUL_LABELS:
+        note(f"the numbers of {count_of(count, 'question')} are hardly reliable: label at least {USEFUL_LABELS}")
+    if area is not None and found.slope <= 0:
+        note(
+            "the slope is not above 0: the model is surer of a yes where the answer is missing; do not use the numbers"
+        )
 
 
 def _say_area(area: float | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -10,14 +12,18 @@ from pathlib import Path
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the files of paths and of the folders among them; raises OSError for one that cannot be read.
 
-    Files of a folder, those of its folders too, are in the order of their names; hidden ones are left out.
+    Files of a folder, those of its folders too, are in the order of their names; hidden ones are left out. A path
+    that is neither a file nor a folder, such as a pipe, cannot be read either. Raises TypeError for a single path,
+    whose letters would count as paths.
     """
+    if isinstance(paths, str | os.PathLike):
+        raise TypeError(f"paths is the path {os.fspath(paths)!r}: it must be a list of paths")
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
             files += _files_in(path)
             continue
-        path.open("rb").close()
+        _check_readable(path)
         files.append(path)
     return files
 
@@ -30,9 +36,20 @@ def size_of(path: Path) -> int:
         return 0
 
 
+def _check_readable(path: Path) -> None:
+    # Opening a pipe would wait for a writer.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is neither a file nor a folder", str(path))
+    path.open("rb").close()
+
+
 def _files_in(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if not name.startswith(".") and (Path(parent) / name).is_file():
                 yield Path(parent) / name
+
+
+def _raise(error: OSError) -> None:
+    raise error

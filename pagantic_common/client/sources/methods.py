@@ -13,8 +13,9 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.administration import OrchestratorCalls
 from pagantic_common.client.sources.files import find_files
+from pagantic_common.client.sources.retrievers import best_retriever
 from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 RETRIEVED_CHUNKS = 10
 
@@ -28,6 +29,13 @@ class Sources(OrchestratorCalls):
         """Return the collections of documents by name."""
         request = context_service_pb2.ListCollectionsRequest()
         return list((await self._call(self._context_stub().ListCollections, request)).collections)
+
+    async def get_collection(self, name: str) -> collection_pb2.Collection:
+        """Return a collection of documents; raises NotFound."""
+        for collection in await self.list_collections():
+            if collection.name == name:
+                return collection
+        raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
 
     async def retrieve(
         self, collection: str, query: str, *, max_chunks: int = RETRIEVED_CHUNKS
@@ -49,13 +57,15 @@ class Sources(OrchestratorCalls):
 
         Needs a key with the scope WRITE. The service reads the bytes, whatever their format; a file that it cannot
         read fails alone, and is among the `failed` of the result. Raises OSError for a path that cannot be read,
-        InvalidRequest where there are no files, and DeadlineExceeded for a file that takes too long.
+        TypeError for a single path instead of a list, InvalidRequest where there are no files, and DeadlineExceeded for
+        a file that takes too long.
 
         Args:
             collection: Name of the collection.
             paths: Files, and folders, whose hidden files are left out. A path is the source of its document.
             file_timeout_s: Longest time for one file; None is the client's time.
-            on_file: Called with the result of each file. A Client calls it in a thread of its own.
+            on_file: Called with the result of each file, one after another, in another thread than the event loop's, so
+                that it may wait, and use a Client.
         """
         files = await asyncio.to_thread(find_files, paths)
         if not files:
@@ -80,6 +90,10 @@ class Sources(OrchestratorCalls):
         template = execution_pb2.PromptTemplate(name=name, variables=variables)
         request = pb.RenderPromptTemplateRequest(template=template, session_id=session_id)
         return (await self._call(self._stub().RenderPromptTemplate, request)).text
+
+    async def _choose_retriever(self, name: str, *, hypothetical_document: bool) -> str:
+        """Return the retriever for what a collection has."""
+        return best_retriever(await self.get_collection(name), hypothetical_document=hypothetical_document)
 
     @abstractmethod
     def _call_ingest(

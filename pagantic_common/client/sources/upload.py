@@ -43,7 +43,8 @@ async def upload_files(
         collection: Name of the collection.
         files: The files; the path of each is the source of its document.
         timeout_s: Longest time for one file. Raises DeadlineExceeded for one that takes longer.
-        on_file: Called with the result of each file.
+        on_file: Called with the result of each file, one after another, in another thread than the event loop's, so
+            that it may wait, and use a Client.
 
     Raises OSError for a file that cannot be read to its end; the files before it are stored.
     """
@@ -56,6 +57,7 @@ class _Upload:
         self._collection = collection
         self._files = files
         self._on_file = on_file
+        self._one_call = asyncio.Lock()
         self._broken: OSError | None = None
         self.failed: list[file_pb2.FileResult] = []
 
@@ -65,13 +67,14 @@ class _Upload:
                 response = await self._next_of(responses, timeout_s)
                 if response.HasField("summary"):
                     return response.summary
-                self._note(response.file)
+                await self._note(response.file)
 
-    def _note(self, result: file_pb2.FileResult) -> None:
+    async def _note(self, result: file_pb2.FileResult) -> None:
         if result.outcome == file_pb2.FILE_OUTCOME_FAILED:
             self.failed.append(result)
         if self._on_file is not None:
-            self._on_file(result)
+            async with self._one_call:
+                await asyncio.to_thread(self._on_file, result)
 
     async def _next_of(
         self, responses: AsyncIterator[pb.IngestFilesResponse], timeout_s: float
@@ -92,7 +95,7 @@ class _Upload:
                 file = await asyncio.to_thread(path.open, "rb")
                 header = file_pb2.FileHeader(source=path.as_posix())
             except (OSError, UnicodeEncodeError) as error:
-                self._note(_failed(path, error))
+                await self._note(_failed(path, error))
                 continue
             with file:
                 yield pb.IngestFilesRequest(header=header)

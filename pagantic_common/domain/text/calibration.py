@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
+MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
 MAX_STEPS: Final = 100
 MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9
@@ -40,7 +42,8 @@ def fit_calibration(examples: Sequence[Example]) -> Calibration:
 
     Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that labels of one
     kind, or ones that the log-odds separate, have a finite line. The steps are Newton's with a line search, after Lin,
-    Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007).
+    Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007). Slope and intercept are
+    at most MAX_SCALING, up and down; a steeper line is turned about the mean of the log-odds.
     """
     if not examples:
         raise ValueError("there are no examples to calibrate by")
@@ -55,8 +58,12 @@ def fit_calibration(examples: Sequence[Example]) -> Calibration:
         if stepped is None:
             break
         line = stepped
-    slope = line.slope / spread
-    return Calibration(slope, line.intercept - slope * mean)
+    slope = _bounded(line.slope / spread)
+    return Calibration(slope, _bounded(line.intercept - slope * mean))
+
+
+def _bounded(value: float) -> float:
+    return max(-MAX_SCALING, min(value, MAX_SCALING))
 
 
 def _stepped(line: Calibration, points: Sequence[tuple[float, float]]) -> Calibration | None:
@@ -103,9 +110,17 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
 
     0.5 is a guess. Returns None for labels of one kind.
     """
-    positives = [log_odds for log_odds, is_right in examples if is_right]
-    negatives = [log_odds for log_odds, is_right in examples if not is_right]
+    positives = sum(is_right for _, is_right in examples)
+    negatives = len(examples) - positives
     if not positives or not negatives:
         return None
-    higher = sum((one > other) + 0.5 * (one == other) for one in positives for other in negatives)
-    return higher / (len(positives) * len(negatives))
+    # In the order of the log-odds, each group of equal ones is above the negatives below it, and ties with its own. The
+    # points count halves, so that they stay whole.
+    points = negatives_below = 0
+    for _, group in groupby(sorted(examples), key=lambda example: example[0]):
+        labels = [is_right for _, is_right in group]
+        right = sum(labels)
+        wrong = len(labels) - right
+        points += right * (2 * negatives_below + wrong)
+        negatives_below += wrong
+    return points / (2 * positives * negatives)

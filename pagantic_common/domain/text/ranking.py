@@ -58,7 +58,7 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
     for order, scores, weight in legs:
         if not len(order):
             continue
-        found = scores[order]
+        found = scores[order] / 2  # the span of two scores may exceed the largest number
         lowest, highest = float(found.min()), float(found.max())
         span = highest - lowest or 1.0
         for position, score in zip(order.tolist(), found.tolist(), strict=True):

@@ -57,7 +57,7 @@ class ContextBuilding:
         Drops the last chunks to fit the budget.
         """
         policy.check()
-        check_chunks(chunks)
+        await asyncio.to_thread(check_chunks, chunks)
         unembedded = 0
         if not chunks:
             found = await self._retrieval.retrieve(tenant, query, policy, more_queries)

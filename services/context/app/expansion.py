@@ -34,19 +34,23 @@ class Expanding:
             return [one.chunk for one in found]
         windows: list[_Window] = []
         for one in found:
-            _add(windows, await self._window_of(one, expansion))
+            window = await self._window_of(one, expansion)
+            if window is not None:
+                _add(windows, window)
         spans = [(window.best.document_id, window.start, window.end) for window in windows]
         texts = await self._store.read_texts(spans)
-        return [_to_chunk(window, text) for window, text in zip(windows, texts, strict=True)]
+        return [_to_chunk(window, text) for window, text in zip(windows, texts, strict=True) if text]
 
-    async def _window_of(self, one: StoredChunk, expansion: Expansion) -> _Window:
+    async def _window_of(self, one: StoredChunk, expansion: Expansion) -> _Window | None:
+        """Return the window of a chunk; None for one whose document was replaced since it was found."""
         reach = expansion.neighbours
         if expansion.has_section:
             reach = max(reach, _SECTION_REACH)
         around = await self._store.read_neighbours(one.document_id, one.position - reach, one.position + reach)
+        if all(other.id != one.id for other in around):
+            return None
         if expansion.has_section:
             around = _section_of(one, around, expansion.neighbours)
-        around = [other for other in around if other.chunk.location is not None] or [one]
         start, end = _span_of(around[0])[0], _span_of(around[-1])[1]
         return _Window(one, start, end, around[0])
 
@@ -58,31 +62,45 @@ def _section_of(one: StoredChunk, around: Sequence[StoredChunk], neighbours: int
     """Return the chunks of the section around one, and its neighbours in any case."""
     center = next(at for at, other in enumerate(around) if other.id == one.id)
     first = last = center
-    while first > 0 and _belongs(one, around[first - 1], around[last], neighbours):
+    while first > 0 and (
+        _is_near(one, around[first - 1], neighbours) or _is_section(one, around[first - 1], around[last])
+    ):
         first -= 1
-    while last + 1 < len(around) and _belongs(one, around[first], around[last + 1], neighbours):
+    while last + 1 < len(around) and (
+        _is_near(one, around[last + 1], neighbours) or _is_section(one, around[first], around[last + 1])
+    ):
         last += 1
     return list(around[first : last + 1])
 
 
-def _belongs(one: StoredChunk, first: StoredChunk, last: StoredChunk, neighbours: int) -> bool:
-    """Tell whether a window from one chunk to another keeps to the section and its bound, or to the neighbours."""
-    if max(one.position - first.position, last.position - one.position) <= neighbours:
-        return True
+def _is_near(one: StoredChunk, other: StoredChunk, neighbours: int) -> bool:
+    return abs(other.position - one.position) <= neighbours
+
+
+def _is_section(one: StoredChunk, first: StoredChunk, last: StoredChunk) -> bool:
+    """Tell whether a window from one chunk to another keeps to the section and its bound."""
     heading = _heading_of(one)
     is_short = _span_of(last)[1] - _span_of(first)[0] <= MAX_SECTION_CHARS
     return is_short and _heading_of(first) == heading == _heading_of(last)
 
 
 def _add(windows: list[_Window], window: _Window) -> None:
-    for known in windows:
-        is_same = known.best.document_id == window.best.document_id
-        if is_same and window.start <= known.end and known.start <= window.end:
-            if window.start < known.start:
-                known.start, known.first = window.start, window.first
-            known.end = max(known.end, window.end)
-            return
-    windows.append(window)
+    """Add a window; those that it touches become one with it, at the place of the best."""
+    touching = [
+        known
+        for known in windows
+        if known.best.document_id == window.best.document_id and window.start <= known.end and known.start <= window.end
+    ]
+    if not touching:
+        windows.append(window)
+        return
+    joined = touching[0]
+    for other in (*touching[1:], window):
+        if other.start < joined.start:
+            joined.start, joined.first = other.start, other.first
+        joined.end = max(joined.end, other.end)
+    for other in touching[1:]:
+        windows.remove(other)
 
 
 def _to_chunk(window: _Window, text: str) -> Chunk:

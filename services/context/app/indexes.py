@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
 from services.context.core.document import CollectionKey
 from services.context.core.search.collection_index import Changes, CollectionIndex
@@ -11,6 +12,14 @@ from services.context.ports import ChunkStore
 
 MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is read anew
 MIN_COMPACTED = 1000  # chunks of an index that is worth it
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The lock of a collection's index, and how many callers use or await it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
 
 
 class Indexes:
@@ -26,20 +35,34 @@ class Indexes:
         self._store = store
         self._max_bytes = max_bytes
         self._kept: OrderedDict[CollectionKey, CollectionIndex] = OrderedDict()
-        self._opening: dict[CollectionKey, asyncio.Lock] = {}
+        self._turns: dict[CollectionKey, _Turns] = {}
+        self._opening: set[asyncio.Task[CollectionIndex]] = set()
 
     async def open(self, key: CollectionKey) -> CollectionIndex:
         """Return the index of the collection as it is now; raises NotFound."""
-        # One caller brings the index up to date, and the others wait for it.
-        lock = self._opening.setdefault(key, asyncio.Lock())
+        # A caller that is stopped leaves the update to its end: nobody else may change the same index meanwhile.
+        task = asyncio.create_task(self._open(key))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+        return await asyncio.shield(task)
+
+    def _opened(self, task: asyncio.Task[CollectionIndex]) -> None:
+        self._opening.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as seen where the caller is gone
+
+    async def _open(self, key: CollectionKey) -> CollectionIndex:
+        turns = self._turns.setdefault(key, _Turns())
+        turns.users += 1
         try:
-            async with lock:
+            async with turns.lock:
                 index = await self._brought_up_to_date(key)
                 self._kept[key] = index
                 self._kept.move_to_end(key)
         finally:
-            if not lock.locked():
-                self._opening.pop(key, None)
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[key]
         self._drop_old()
         return index
 
@@ -52,7 +75,11 @@ class Indexes:
             return index
         if changes.is_whole:
             return await self._start(key, changes)
-        index = await asyncio.to_thread(index.apply, changes)
+        try:
+            index = await asyncio.to_thread(index.apply, changes)
+        except BaseException:
+            self._kept.pop(key, None)  # half of the changes may be in it
+            raise
         if len(index.alive) < MIN_COMPACTED or index.live_count >= MIN_LIVE_RATIO * len(index.alive):
             return index
         return await self._read_whole(key)

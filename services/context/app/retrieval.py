@@ -64,9 +64,8 @@ class Retrieval:
         self, options: CollectionOptions, texts: Sequence[str], policy: RetrievalPolicy
     ) -> tuple[Query, ...]:
         vectors = await self._embed(options, texts, policy)
-        return tuple(
-            Query(query_term_ids(text, options.language), vector) for text, vector in zip(texts, vectors, strict=True)
-        )
+        terms = await asyncio.to_thread(lambda: [query_term_ids(text, options.language) for text in texts])
+        return tuple(map(Query, terms, vectors))
 
     async def _embed(
         self, options: CollectionOptions, texts: Sequence[str], policy: RetrievalPolicy

@@ -28,14 +28,13 @@ class WordCounts:
 
     async def count(self, model: str, texts: Sequence[str]) -> Mapping[str, int]:
         """Return the token counts of at least the words of texts."""
-        words = await asyncio.to_thread(countable_words, texts)
         if not model:
-            return {word: -(-len(word) // ESTIMATED_TOKEN_CHARS) for word in words}
+            return await asyncio.to_thread(_estimated, texts)
         known = self._known_of(model)
-        missing = sorted(words - known.keys())
+        missing = await asyncio.to_thread(_missing, texts, known)
         if len(known) + len(missing) > MAX_KNOWN_WORDS:
             known = self._known[model] = {}
-            missing = sorted(words)
+            missing = await asyncio.to_thread(_missing, texts, known)
         for start in range(0, len(missing), WORDS_AT_ONCE):
             some = missing[start : start + WORDS_AT_ONCE]
             known.update(zip(some, await self._counter.count(model, some), strict=True))
@@ -47,3 +46,12 @@ class WordCounts:
         if len(self._known) > MAX_MODELS:
             self._known.popitem(last=False)
         return known
+
+
+def _estimated(texts: Sequence[str]) -> Mapping[str, int]:
+    return {word: -(-len(word) // ESTIMATED_TOKEN_CHARS) for word in countable_words(texts)}
+
+
+def _missing(texts: Sequence[str], known: Mapping[str, int]) -> list[str]:
+    """Return the words of texts that are not known; `known` may grow meanwhile."""
+    return sorted(word for word in countable_words(texts) if word not in known)

@@ -8,7 +8,7 @@ from typing import Final
 from pagantic_common.domain.chunks import Chunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 2048  # source, id, location and other fields
+CHUNK_OVERHEAD_BYTES: Final = 512  # id, numbers and the names of fields
 
 
 def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> list[Chunk]:
@@ -16,7 +16,9 @@ def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> l
     left_bytes = max_bytes
     kept: list[Chunk] = []
     for chunk in chunks:
-        left_bytes -= len(chunk.content.encode()) + len(chunk.metadata_json.encode()) + CHUNK_OVERHEAD_BYTES
+        heading = chunk.location.heading if chunk.location is not None else ""
+        texts = (chunk.content, chunk.metadata_json, chunk.source, heading)
+        left_bytes -= sum(len(text.encode()) for text in texts) + CHUNK_OVERHEAD_BYTES
         if kept and left_bytes < 0:
             break
         kept.append(chunk)

@@ -107,7 +107,8 @@ FILES = {
     "many-headings.md": (lambda: b"# a\n" * 20_000, None),
     "nested-quotes.md": (lambda: b">" * 200_000 + b" deep", None),
     "open-links.md": (lambda: b"[" * 200_000, None),
-    "empty.txt": (lambda: b"", "has no text"),
+    "empty.txt": (lambda: b"", "the file is empty"),
+    "empty.txt.gz": (lambda: gzip.compress(b""), "the file is empty"),
     "name\nof two lines.txt": (lambda: b"fox", "printable characters"),
     "../../etc/passwd": (lambda: b"a label, no path", None),
 }

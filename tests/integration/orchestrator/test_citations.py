@@ -1,11 +1,12 @@
 """Answers with citations, over a real socket, with scripted services behind it."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 
-from pagantic.common.v1 import message_pb2
+from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -130,6 +131,26 @@ async def test_an_answer_is_not_lost_for_a_probability(tmp_path):
         response = await execute(stub, system_request("Which?", **FIELDS))
     assert len(response.citations) == 2
     assert not response.HasField("not_in_sources")
+
+
+async def test_a_request_that_is_stopped_while_the_score_is_asked_keeps_its_text_and_pays(tmp_path):
+    inference = ScriptedInference(answer(RIGHT))
+
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    inference.score = never
+    services = scripted_services(inference, context=ScriptedContext(*CHUNKS))
+    async with orchestrator(tmp_path, services) as stub:
+        request = system_request("Which?", mode=execution_pb2.MODE_CHAT, session_id="s", **FIELDS)
+        request.hints.timeout.FromMilliseconds(500)
+        told = [event async for event in stub.ExecuteStream(request)]
+        response = told[-1].completed.response
+        (record,) = (await stub.GetSession(pb.GetSessionRequest(session_id="s"))).session.messages[-1:]
+    text = "A box is blue. [2] Hats are, too. [1]"
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+    assert (response.content, record.content) == (text, text)
+    assert response.token_usage.output_tokens == 3
 
 
 async def test_a_resumed_execution_cites_the_chunks_that_it_found_before(tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -285,3 +286,22 @@ async def test_the_blocking_client_stores_files_too(tmp_path, callers):
                 return client.ingest_files("docs", [tmp_path / "a.txt"])
 
         assert (await asyncio.to_thread(store)).summary.added == 1
+
+
+async def test_what_is_called_for_each_file_may_use_the_client(tmp_path, callers):
+    names = [f"{number}.txt" for number in range(3)]
+    for name in names:
+        (tmp_path / name).write_text(f"the red fox {name}", encoding="utf-8")
+    key, told = callers.add("acme", *Scope), []
+    async with serving_door(tmp_path, callers) as (_, address):
+
+        def store():
+            with Client(address, api_key=key) as client:
+
+                def note(result):
+                    told.append((Path(result.source).name, client.list_collections()[0].name))
+
+                client.ingest_files("docs", [tmp_path / name for name in names], on_file=note)
+
+        await asyncio.to_thread(store)
+    assert told == [(name, "docs") for name in names]

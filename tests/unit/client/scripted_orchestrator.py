@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 from pagantic.common.v1 import message_pb2
+from pagantic.context.v1 import context_service_pb2
+from pagantic.context.v1 import context_service_pb2_grpc as context_rpc
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
@@ -128,8 +131,18 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         return pb.ListSessionsResponse(sessions=[session_pb2.Session(session_id="b")])
 
 
+class ScriptedCollections(context_rpc.ContextServiceServicer):
+    """Lists these collections."""
+
+    def __init__(self, *collections):
+        self._collections = collections
+
+    async def ListCollections(self, _request, _context):
+        return context_service_pb2.ListCollectionsResponse(collections=self._collections)
+
+
 @contextmanager
-def serving(servicer):
+def serving(servicer, collections=None):
     """Serve in a thread, as the sync client needs; gives the address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -139,7 +152,12 @@ def serving(servicer):
         lambda server: rpc.add_OrchestratorServiceServicer_to_server(servicer, server),
         open_to_all("pagantic.orchestrator.v1.OrchestratorService"),
     )
-    start = start_server(OrchestratorSettings(port=0), [registration])
+    registrations = [registration]
+    if collections is not None:
+        name = "pagantic.context.v1.ContextService"
+        add = partial(context_rpc.add_ContextServiceServicer_to_server, collections)
+        registrations.append(Registration(name, add, open_to_all(name)))
+    start = start_server(OrchestratorSettings(port=0), registrations)
     server, _, port = asyncio.run_coroutine_threadsafe(start, loop).result(10)
     try:
         yield f"127.0.0.1:{port}"

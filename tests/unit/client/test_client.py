@@ -13,11 +13,13 @@ from pydantic import BaseModel, TypeAdapter, field_validator
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
+from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import (
     AsyncClient,
     Client,
+    ask_request,
     chat_request,
     plan_request,
     plan_step,
@@ -343,3 +345,20 @@ def test_citations_are_asked_for_with_or_without_bounds():
     bounds = contract_pb2.Citations(max_claims=2)
     assert chat_request("hi", context="handbook", citations=bounds).output.citations == bounds
     assert not chat_request("hi", citations=False).HasField("output")
+
+
+def test_a_question_to_a_collection_takes_a_calibration():
+    request = ask_request("docs", "Why?", min_probability=0.3, slope=1.5, intercept=-0.25)
+    expected = policy_pb2.Answerability(min_probability=0.3, slope=1.5, intercept=-0.25)
+    assert request.context.answerability == expected
+    unset = ask_request("docs", "Why?", min_probability=0.3).context.answerability
+    assert not unset.HasField("slope")
+    assert not unset.HasField("intercept")
+    with pytest.raises(ValueError, match="give min_probability, too"):
+        ask_request("docs", "Why?", slope=1.5)
+
+
+def test_a_question_to_a_collection_does_not_take_another_context():
+    with pytest.raises(ValueError, match=r"use chat_request\(question, context=policy, citations=True, tools=\[\]\)"):
+        ask_request("docs", "Why?", context="other")
+    assert ask_request("docs", "Why?", context="").context.collection == "docs"

@@ -4,10 +4,11 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.text.calibration import (
+    MAX_SCALING,
     Calibration,
     area_under_curve,
     brier_score,
@@ -35,8 +36,8 @@ def test_a_probability_is_the_share_of_yes():
 @given(examples)
 def test_a_fit_is_finite_and_as_monotone_as_its_slope(pairs):
     line = fit_calibration(pairs)
-    assert math.isfinite(line.slope)
-    assert math.isfinite(line.intercept)
+    assert abs(line.slope) <= MAX_SCALING
+    assert abs(line.intercept) <= MAX_SCALING
     found = [line.probability_of(odds) for odds in range(-5, 6)]
     assert found == sorted(found, reverse=line.slope < 0)
 
@@ -47,6 +48,7 @@ def test_a_fit_has_the_mean_of_the_smoothed_labels(pairs):
     positives = sum(is_right for _, is_right in pairs)
     high, low = (positives + 1) / (positives + 2), 1 / (len(pairs) - positives + 2)
     line = fit_calibration(pairs)
+    assume(max(abs(line.slope), abs(line.intercept)) < MAX_SCALING)
     found = sum(line.probability_of(odds) for odds, _ in pairs)
     assert found == pytest.approx(positives * high + (len(pairs) - positives) * low, abs=1e-3)
 
@@ -74,6 +76,14 @@ def test_labels_that_the_log_odds_separate_have_a_finite_line():
     assert abs(line.intercept) < 1e-6
 
 
+def test_log_odds_that_hardly_differ_give_a_line_that_a_policy_takes():
+    line = fit_calibration([(40.0, False), (40.00001, True)] * 20)
+    assert line == Calibration(MAX_SCALING, -MAX_SCALING)
+    level = fit_calibration([(-1e-6, False), (1e-6, True)] * 20)
+    assert level.slope == MAX_SCALING
+    assert level.probability_of(0.0) == pytest.approx(0.5)
+
+
 def test_there_is_no_fit_without_examples():
     with pytest.raises(ValueError, match="no examples"):
         fit_calibration([])
@@ -96,3 +106,47 @@ def test_a_brier_score_is_the_mean_squared_distance():
 )
 def test_the_area_is_the_chance_that_a_right_one_is_higher(pairs, area):
     assert area_under_curve(pairs) == area
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3).map(float), st.booleans()), max_size=40))
+def test_the_area_is_that_of_all_pairs(pairs):
+    right = [odds for odds, is_right in pairs if is_right]
+    wrong = [odds for odds, is_right in pairs if not is_right]
+    points = [1.0 if one > other else 0.5 if one == other else 0.0 for one in right for other in wrong]
+    assert area_under_curve(pairs) == (sum(points) / len(points) if points else None)
+
+
+@given(examples)
+def test_the_area_of_opposite_log_odds_is_the_rest(pairs):
+    area = area_under_curve(pairs)
+    opposite = area_under_curve([(-odds, is_right) for odds, is_right in pairs])
+    assert (area is None) == (opposite is None)
+    if area is not None:
+        assert area + opposite == pytest.approx(1.0)
+
+
+def test_the_area_of_as_many_labels_as_there_may_be_compares_no_pairs():
+    """The examples count how often they are compared, so that no time is measured."""
+    compared = 0
+
+    class Odds(float):
+        __hash__ = float.__hash__
+
+        def __lt__(self, other):
+            nonlocal compared
+            compared += 1
+            return float.__lt__(self, other)
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return float.__eq__(self, other)
+
+        def __gt__(self, other):
+            nonlocal compared
+            compared += 1
+            return float.__gt__(self, other)
+
+    count = 2000
+    area_under_curve([(Odds(number), number % 2 == 0) for number in range(count)])
+    assert compared < 100 * count

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.chunks import FENCED_HEADING, Chunk, lay_out
+from pagantic_common.domain.chunks import FENCED_HEADING, Chunk, ChunkLocation, lay_out
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.chunk import CHUNK_OVERHEAD_BYTES, within_reply
 from services.context.core.document import Document, IngestBounds, check_collection_name, check_documents
@@ -22,6 +22,11 @@ def test_a_reply_has_the_first_chunks_that_fit_and_at_least_one(contents, max_by
     assert len(kept) >= min(1, len(chunks))
     assert len(kept) <= 1 or sum(len(one.content.encode()) + CHUNK_OVERHEAD_BYTES for one in kept) <= max_bytes
     assert within_reply(chunks) == chunks
+
+
+def test_long_sources_and_headings_count_for_a_reply():
+    chunk = Chunk("0", "", "s" * 2000, location=ChunkLocation(0, 1, 0, "h" * 2000))
+    assert within_reply([chunk] * 3, 2 * (4000 + CHUNK_OVERHEAD_BYTES)) == [chunk] * 2
 
 
 def test_message_has_heading_empty_line_and_numbered_chunks():

@@ -127,6 +127,8 @@ def test_scores_are_scaled_weighted_and_summed():
     fused = fuse_scores([(np.array([2, 3, 1]), scores, 0.25), (np.array([1]), np.array([0.0, 9.0, 0.0, 0.0]), 0.75)])
     assert fused == {2: pytest.approx(0.25), 3: pytest.approx(0.125), 1: pytest.approx(0.75)}
     assert fuse_scores([(np.array([], dtype=int), scores, 1.0)]) == {}
+    widest = np.array([1.7e308, -1.7e308, 0.0])
+    assert fuse_scores([(np.array([0, 2, 1]), widest, 1.0)]) == {0: 1.0, 2: 0.5, 1: 0.0}
 
 
 def test_every_found_position_has_the_fractions_of_all_legs():

@@ -20,10 +20,16 @@ class Weighing(ScriptedOrchestrator):
     def __init__(self):
         super().__init__()
         self.error = None
+        self.confidence = 0.5
 
     async def ExecuteStream(self, request, _context):
         self.requests.append(request)
-        response = execution_pb2.SystemResponse(request_id="r1", content="The sources do not have the answer.")
+        response = execution_pb2.SystemResponse(
+            request_id="r1",
+            content="The sources do not have the answer.",
+            confidence=self.confidence,
+            confidence_source=execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL,
+        )
         if self.error is not None:
             response.error.CopyFrom(self.error)
         else:
@@ -93,14 +99,27 @@ def test_questions_without_chunks_do_not_count(calibrate):
 
 def test_a_model_that_guesses_and_labels_of_one_kind_are_told(calibrate):
     assert "below 0.7 the model hardly tells" in calibrate(("1.0", True), ("1.0", False)).stderr
-    assert "label both kinds" in calibrate(("1.0", True)).stderr
+    of_one_kind = calibrate(*[(f"{number}.0", True) for number in range(30)]).stderr
+    assert "label both kinds" in of_one_kind
+    assert "do not use" not in of_one_kind
+
+
+def test_few_labels_and_a_model_that_says_the_opposite_are_told_beside_the_json_too(calibrate):
+    few = calibrate(*LABELS, options=["--json"])
+    assert "the numbers of 5 questions are hardly reliable: label at least 30" in few.stderr
+    assert "the slope is not above 0" not in few.stderr
+    assert json.loads(few.stdout)["slope"] > 0
+    opposite = calibrate(*[("1.0", False), ("-1.0", True)] * 15)
+    assert "hardly reliable" not in opposite.stderr
+    assert "the slope is not above 0: the model is surer of a yes where the answer is missing" in opposite.stderr
 
 
 @pytest.mark.parametrize(
     ("content", "wrong"),
     [
-        ("", "has 0 lines: give 1 to 10000"),
+        ("", "has 0 lines that are not empty: give 1 to 10000"),
         ("no", "line 1 of"),
+        ("\n \nno", "line 3 of"),
         ('{"question": "a", "answerable": true}\n{"question": "a", "answerable": 1}', "line 2 of"),
         ('{"question": " ", "answerable": true}', "is no label: write {"),
         ('["a"]', "is no label"),
@@ -132,3 +151,26 @@ def test_ask_takes_what_the_model_is_asked_for(invoke, orchestrator):
     assert second.query_expansion == policy_pb2.QueryExpansion(queries=3, hypothetical_document=True)
     assert second.answerability == policy_pb2.Answerability(min_probability=0.25)
     assert invoke(*plain, "--queries", "6").exit_code == 2
+
+
+def test_an_answer_that_the_limit_refused_is_told_with_its_probability(invoke, orchestrator):
+    orchestrator.confidence = 0.2
+    ask = ("ask", "docs", "Why?", "--retriever", "bm25")
+    refused = invoke(*ask, "--min-probability", "0.25")
+    assert refused.stdout == "The sources do not have the answer.\n"
+    assert "with probability 0.2, which is below --min-probability 0.25" in refused.stderr
+    for options in ((), ("--min-probability", "0.2")):
+        assert "probability" not in invoke(*ask, *options).stderr
+
+
+def test_ask_takes_the_two_numbers_of_a_calibration(invoke, orchestrator):
+    plain = ("ask", "docs", "Why?", "--retriever", "bm25")
+    numbers = ("--slope", "1.5", "--intercept", "-0.25")
+    invoke(*plain, "--min-probability", "0", *numbers)
+    (request,) = orchestrator.requests
+    expected = policy_pb2.Answerability(min_probability=0, slope=1.5, intercept=-0.25)
+    assert request.context.answerability == expected
+    alone = invoke(*plain, *numbers)
+    assert (alone.exit_code, len(orchestrator.requests)) == (2, 1)
+    assert "give --min-probability, too" in alone.stderr
+    assert invoke(*plain, "--min-probability", "0", "--slope", "1001").exit_code == 2

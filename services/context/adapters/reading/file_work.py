@@ -56,6 +56,8 @@ def read_file(path: str, source: str, media_type: str, metadata_json: str, bound
         data = unpack_gzip(data, bounds)
         source_name, media_type = uncompressed_name(source), ""
         found = detect(source_name, media_type, data[:HEAD_BYTES])
+    if not data:
+        raise InvalidRequest("the file is empty: leave it out, or fill it")
     read = _read(data, found, bounds)
     if not read[1].content.strip():
         raise InvalidRequest("the file has no text: if it shows pictures of text, recognize the text (OCR) first")

@@ -90,6 +90,7 @@ class CollectionIndex:
         self._owners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # for each position, its document in the list
         self._documents: list[IndexedDocument] = []
         self._document_count = 0
+        self._text_chars = 0  # of the documents' metadata and sources
         self._ordinals: dict[int, int] = {}  # of documents in the list, by id
         self._positions: dict[int, int] = {}  # of chunks, by id
         self._filters: dict[str, Mask] = {}
@@ -97,8 +98,7 @@ class CollectionIndex:
     @property
     def size_bytes(self) -> int:
         """Estimated memory of the index."""
-        texts = sum(len(one.metadata_json) + len(one.source) for one in self._documents)
-        tables = CHUNK_BYTES * len(self._ids) + DOCUMENT_BYTES * len(self._documents) + 2 * texts
+        tables = CHUNK_BYTES * len(self._ids) + DOCUMENT_BYTES * len(self._documents) + 2 * self._text_chars
         return self.lexical.size_bytes + self.vectors.size_bytes + tables
 
     @property
@@ -122,6 +122,8 @@ class CollectionIndex:
         owners = [following._ordinals[chunk.document_id] for chunk in changes.chunks]
         following._owners = _appended(self._owners, owners)
         following._document_count = len(following._documents)
+        more_chars = sum(len(one.metadata_json) + len(one.source) for one in changes.documents)
+        following._text_chars = self._text_chars + more_chars
         following.alive = following._mask_of(self.alive, changes.removed_document_ids)
         following.lexical = self.lexical.extend([chunk.terms for chunk in changes.chunks], following.alive)
         following.vectors = following._extended(self.vectors, changes)

@@ -61,7 +61,7 @@ class VectorIndex:
                 rows = max(size, 2 * len(matrix), FIRST_ROWS)
                 matrix = np.zeros((rows, dimensions), dtype=np.float32)
                 signs = np.zeros((-(-dimensions // WORD_BITS), rows), dtype=np.uint64)
-                known = len(self._has_vector)
+                known = min(len(self._has_vector), len(self._matrix))  # later positions came without vectors
                 if self._matrix.shape[1] == dimensions:
                     matrix[:known], signs[:, :known] = self._matrix[:known], self._signs[:, :known]
             matrix[positions] = vectors

@@ -7,11 +7,10 @@ from enum import StrEnum
 
 from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING
 from pagantic_common.domain.messages import Role
-from pagantic_common.domain.text.calibration import Calibration
+from pagantic_common.domain.text.calibration import MAX_SCALING, Calibration
 from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
 
 MAX_WRITTEN_QUERIES = 5
-MAX_SCALING = 1000.0
 
 
 class Retriever(StrEnum):
