@@ -7,12 +7,16 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from sqlalchemy import func, select, update
 
-from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PreconditionFailed, Unavailable
+from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.clock import FakeClock
+from services.context.adapters.store.schema import embeddings, unembedded
 from services.context.app.embedding import SET_ASIDE_S
 from services.context.core.document import Document
-from tests.support.context_app import Context
+from services.context.core.policy import Retriever
+from tests.support.context_app import LEASE_S, Context, key
 
 
 @pytest.fixture
@@ -113,6 +117,62 @@ async def test_collections_are_embedded_in_turn(context):
         last = claimed.collection_id
         tenants.append(claimed.tenant)
     assert tenants == ["acme", "beta", "gamma", "acme"]
+
+
+async def test_vectors_of_another_length_are_refused_and_their_chunks_set_aside(context):
+    await context.ingest(Document("a", "apple"))
+    await context.embed_all()
+    await context.ingest(Document("b", "banana"))
+    claimed = await context.embeddings.claim_unembedded(1, [])
+    with pytest.raises(PreconditionFailed, match=r"'letters' makes vectors of 3 values, .* 'docs' have 26: .*Reembed"):
+        await context.embeddings.put_embeddings(claimed, np.eye(1, 3, dtype=np.float32))
+    await context.embeddings.release(claimed)
+    context.embedder.embed = embed_shortly
+    await context.ingest(Document("c", "cherry"), name="other")
+    async with context.embedding_in_background():
+        await asyncio.wait_for(until_embedded(context, {"acme": 2}), 10)
+        await until_set_aside(context, claimed.ids)
+    assert await context.sources("apple banana", retriever=Retriever.BM25) == ["a", "b"]
+
+
+async def test_an_index_that_meets_vectors_of_another_length_forgets_those_before(context):
+    await context.ingest(Document("apple", "apple"))
+    await context.embed_all()
+    assert await context.sources("apricot", retriever=Retriever.VECTOR) == ["apple"]
+    await context.ingest(Document("banana", "banana"))
+    await context.embed_all()
+    await shorten_last_vector(context)
+    index = await context.indexes.open(key("docs"))
+    assert (index.live_count, index.embedded_count) == (2, 1)
+
+
+async def test_mixed_vectors_of_earlier_versions_do_not_end_searches(context):
+    await context.ingest(*(Document(text, text) for text in ("apple", "banana", "cherry")))
+    await context.embed_all()
+    await shorten_last_vector(context)
+    assert await context.sources("cherry") == ["cherry"]
+    assert await context.sources("apricot", retriever=Retriever.VECTOR) == ["apple", "banana"]
+
+
+async def shorten_last_vector(context):
+    newest = select(func.max(embeddings.c.chunk_id)).scalar_subquery()
+    shortened = update(embeddings).where(embeddings.c.chunk_id == newest)
+    shortened = shortened.values(vector=func.substr(embeddings.c.vector, 1, 8))
+    await context.access.write(lambda db: db.execute(shortened))
+
+
+async def embed_shortly(_model, texts):
+    return np.eye(len(texts), 3, dtype=np.float32)
+
+
+async def until_set_aside(context, ids):
+    """Return when the chunks wait for a later time than a claim of them would end."""
+    later_s = SystemClock().now().timestamp() + 2 * LEASE_S
+    waiting = select(unembedded.c.chunk_id).where(unembedded.c.claimed_until > later_s)
+    while True:
+        if set(await context.access.read(lambda db: db.execute(waiting).scalars().all())) == set(ids):
+            return
+        await asyncio.sleep(0.01)
 
 
 def refuse(context, word, error):

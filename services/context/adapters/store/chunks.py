@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
@@ -82,7 +83,7 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
         select(chunks.c.id, chunks.c.document_id, chunks.c.content_digest, chunks.c.terms), chunks, now, since
     )
     new_vectors = _newer(select(embeddings.c.chunk_id, embeddings.c.vector), embeddings, now, since)
-    vectors = db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all()
+    vectors = _of_one_length(db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all())
     return Changes(
         now,
         read_options(collection),
@@ -100,6 +101,15 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
 
 def _newer(query: Select[Any], table: Any, version: Version, since: int) -> Select[Any]:
     return query.where(table.c.collection_id == version[0], table.c.revision > since)
+
+
+def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+    """Return the vectors that have the most frequent length: earlier versions stored any, and an index has one."""
+    counts = Counter(len(row.vector) for row in rows)
+    if len(counts) <= 1:
+        return rows
+    ((length, _),) = counts.most_common(1)
+    return [row for row in rows if len(row.vector) == length]
 
 
 def to_matrix(rows: Sequence[bytes]) -> Vectors:

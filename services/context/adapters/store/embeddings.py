@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, next_revision, read_collection
 from services.context.adapters.store.schema import chunks, collections, embeddings, unembedded
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
+
+VALUE_BYTES = 4  # of a vector
 
 
 class SqlEmbeddings:
@@ -125,6 +128,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:  # deleted, or embedded by another model now
         return
+    _check_length(db, embedded, vectors)
     waiting: set[int] = set()
     for some in batches(embedded.ids):
         waiting |= set(db.execute(select(unembedded.c.chunk_id).where(unembedded.c.chunk_id.in_(some))).scalars())
@@ -141,6 +145,20 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     ]
     if values:
         db.execute(insert(embeddings), values)
+
+
+def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
+    """Raise PreconditionFailed for vectors of another length than one that the collection has already."""
+    length = func.length(embeddings.c.vector)
+    mine = embeddings.c.collection_id == embedded.collection_id
+    stored_bytes = db.execute(select(length).where(mine).limit(1)).scalar_one_or_none()
+    if stored_bytes is None or stored_bytes == VALUE_BYTES * vectors.shape[1]:
+        return
+    name = db.execute(select(collections.c.name).where(collections.c.id == embedded.collection_id)).scalar_one()
+    raise PreconditionFailed(
+        f"model {embedded.model!r} makes vectors of {vectors.shape[1]} values, but those of collection {name!r} have "
+        f"{stored_bytes // VALUE_BYTES}: embed the collection anew with Reembed"
+    )
 
 
 def _change_model(db: Connection, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
