@@ -10,6 +10,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.telemetry.logging import get_logger
 from services.context.app.word_counts import WordCounts
 from services.context.core.document import (
+    NUL,
     Collection,
     CollectionDefaults,
     CollectionKey,
@@ -106,7 +107,8 @@ class Library:
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number."""
         check_collection_name("collection", key.name)
-        return await self._store.delete_documents(key, sources)
+        # A NUL is in no stored source, and PostgreSQL refuses to look for one.
+        return await self._store.delete_documents(key, [source for source in sources if NUL not in source])
 
     async def _options_of(self, key: CollectionKey) -> CollectionOptions:
         found = await self._store.find_collection(key)
