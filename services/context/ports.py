@@ -59,13 +59,28 @@ class UnembeddedChunks:
 
 
 @dataclass(frozen=True, slots=True)
+class DerivedChunk:
+    """A chunk with what was derived from its content: a hash, its terms, and its embedding, None without one."""
+
+    stored: StoredChunk
+    content_digest: int
+    terms: bytes
+    vector: Vectors | None
+    is_waiting: bool  # for its embedding
+
+
+@dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document with what was derived from it: its chunks, their terms, and their embeddings, None where they wait."""
+    """A document with its chunks, all as they were at one moment, and the options of its collection then.
+
+    `version` is the first one of the collection that has the document; an empty digest is not known.
+    """
 
     document: Document
-    chunks: Sequence[StoredChunk]
-    terms: Sequence[bytes]
-    vectors: Sequence[Vectors | None]
+    digest: str
+    version: Version
+    options: CollectionOptions
+    chunks: Sequence[DerivedChunk]
 
 
 class CollectionStore(Protocol):
@@ -125,7 +140,13 @@ class ChunkStore(Protocol):
         """Return the chunks of a document from one position to another."""
 
     def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
-        """Yield every document with all that was derived from it; raises NotFound for the collection."""
+        """Yield every document with all that was derived from it; raises NotFound for the collection.
+
+        A document that is removed meanwhile may be missing.
+        """
+
+    async def count_orphans(self, key: CollectionKey) -> int:
+        """Return the number of chunks whose document is not there; raises NotFound for the collection."""
 
 
 class EmbeddingStore(Protocol):
