@@ -54,7 +54,8 @@ class Context:
         self.chunks = SqlChunks(self.access)
         self.embeddings = SqlEmbeddings(self.access, clock or SystemClock(), LEASE_S)
         words = WordCounts(WordCounter())
-        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), defaults)
+        splitting = Splitting(chunk_tokens, 0)
+        self.library = Library(self.collections, words, self.embedder, BOUNDS, splitting, defaults=defaults)
         self.indexes = Indexes(self.chunks, max_index_bytes)
         self.retrieval = Retrieval(self.chunks, self.indexes, self.embedder)
         self.embedding = BackgroundEmbedding(

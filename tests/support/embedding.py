@@ -72,7 +72,10 @@ class WordCountingInference(inference_grpc.InferenceServiceServicer):
 
     async def Embed(self, request, _context):
         if request.model not in self._embedding_models:
-            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+            known = ", ".join(self._embedding_models)
+            raise InvalidRequest(
+                f"no engine makes embeddings of {request.model!r}: use {known}", code=ErrorCode.CONFIG_NO_ENGINE
+            )
         vectors = await self._embedder.embed(request.model, request.texts)
         return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
 

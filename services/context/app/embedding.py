@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PaganticError, PreconditionFailed
-from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_beginnings
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, check_embedding_model, embed_beginnings
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.context.core.document import Collection, CollectionDefaults, CollectionKey, check_collection_name
@@ -163,7 +163,7 @@ class BackgroundEmbedding:
         """
         check_collection_name("collection", key.name)
         if model:
-            await self._embedder.embed(model, ["word"])  # raises for a model that makes no embeddings
+            await check_embedding_model(self._embedder, model)
         collection = await self._store.change_model(key, model, self._defaults.prefixes_of(model))
         self.wake()
         return collection

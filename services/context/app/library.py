@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.text.fitting import TextEmbedder, check_embedding_model
 from pagantic_common.telemetry.logging import get_logger
 from services.context.app.word_counts import WordCounts
 from services.context.core.document import (
@@ -33,6 +34,7 @@ class Library:
     Args:
         store: Keeps the collections.
         words: Counts the tokens of words.
+        embedder: Knows which models make embeddings.
         bounds: The limits of one ingest.
         splitting: The size of chunks.
         defaults: The options of a collection that is made without any.
@@ -42,12 +44,15 @@ class Library:
         self,
         store: CollectionStore,
         words: WordCounts,
+        embedder: TextEmbedder,
         bounds: IngestBounds,
         splitting: Splitting,
+        *,
         defaults: CollectionDefaults,
     ) -> None:
         self._store = store
         self._words = words
+        self._embedder = embedder
         self._bounds = bounds
         self._splitting = splitting
         self._defaults = defaults
@@ -59,7 +64,7 @@ class Library:
         if embedding_model is None:
             embedding_model = await self._default_model()
         elif embedding_model:
-            await self._words.check_model(embedding_model)
+            await check_embedding_model(self._embedder, embedding_model)
         return await self._store.create_collection(key, self._defaults.options(embedding_model, language))
 
     async def list_collections(self, tenant: str) -> list[Collection]:
@@ -117,16 +122,16 @@ class Library:
         return self._defaults.options(await self._default_model())
 
     async def _default_model(self) -> str:
-        """Return the default embedding model; empty where the inference service does not serve it."""
+        """Return the default embedding model; empty where the inference service has no embeddings of it."""
         model = self._defaults.embedding_model
         if not model:
             return ""
         try:
-            await self._words.check_model(model)
+            await check_embedding_model(self._embedder, model)
         except InvalidRequest as error:
             if error.code is not ErrorCode.CONFIG_NO_ENGINE:
                 raise
-            log.warning("a new collection has no embeddings: the default model is not served", model=model)
+            log.warning("a new collection has no embeddings: the default model makes none", model=model)
             return ""
         return model
 
