@@ -37,7 +37,7 @@ class BackgroundEmbedding:
     Args:
         store: Knows which chunks wait.
         embedder: Makes the embeddings.
-        defaults: Know what models want before texts.
+        defaults: Know the prefixes that models expect.
         pause_s: The time before the next look when nothing waits, and the first one after a failure of a model.
         monotonic_s: The time, for these pauses.
     """
@@ -159,7 +159,7 @@ class BackgroundEmbedding:
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
         """Embed a collection anew with a model; an empty one removes the embeddings.
 
-        The collection then remembers what the model wants before texts by the settings of now.
+        The collection then remembers the prefixes that the settings name for the model now.
         """
         check_collection_name("collection", key.name)
         if model:

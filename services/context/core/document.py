@@ -46,7 +46,7 @@ class CollectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """What an embedding model wants before a query, and before the text of a document."""
+    """The prefixes that an embedding model expects: one before each query, and one before each chunk of a document."""
 
     query: str = ""
     document: str = ""
@@ -63,7 +63,7 @@ class CollectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectionDefaults:
-    """The model and language of collections that are made without, and what each model wants before texts."""
+    """The model and language of a collection that is made without them, and the prefixes that each model expects."""
 
     embedding_model: str
     language: str
@@ -74,7 +74,7 @@ class CollectionDefaults:
         return CollectionOptions(model, language or self.language, self.prefixes_of(model))
 
     def prefixes_of(self, model: str) -> Prefixes:
-        """Return what a model wants before texts."""
+        """Return the prefixes that a model expects."""
         return self.prefixes.get(model, Prefixes())
 
 
