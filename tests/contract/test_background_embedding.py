@@ -99,11 +99,18 @@ async def test_a_chunk_that_was_refused_is_tried_again_later(database_url):
 
 
 async def test_a_model_that_nobody_serves_sets_no_chunk_aside(context):
-    refused = refuse(context, "", InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE))
     await context.ingest(Document("a", "apple"), Document("b", "banana"))
+    refused = refuse(context, "", InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE))
     async with context.embedding_in_background():
         await until(lambda: len(refused) > 1)
     assert [len(texts) for texts in refused] == [2] * len(refused)
+
+
+async def test_a_collection_is_made_while_its_model_is_away(context):
+    context.embedder.failing.add("letters")
+    made = await context.library.create_collection(key("docs"), "letters", "")
+    stored = await context.ingest(Document("a", "apple"), name="other")
+    assert made.options.embedding_model == stored.collection.options.embedding_model == "letters"
 
 
 async def test_collections_are_embedded_in_turn(context):

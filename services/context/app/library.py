@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, InvalidRequest, Overloaded, Unavailable
 from pagantic_common.domain.text.fitting import TextEmbedder, check_embedding_model
 from pagantic_common.telemetry.logging import get_logger
 from services.context.app.word_counts import WordCounts
@@ -64,7 +65,7 @@ class Library:
         if embedding_model is None:
             embedding_model = await self._default_model()
         elif embedding_model:
-            await check_embedding_model(self._embedder, embedding_model)
+            await self._check_model(embedding_model)
         return await self._store.create_collection(key, self._defaults.options(embedding_model, language))
 
     async def list_collections(self, tenant: str) -> list[Collection]:
@@ -127,13 +128,20 @@ class Library:
         if not model:
             return ""
         try:
-            await check_embedding_model(self._embedder, model)
+            await self._check_model(model)
         except InvalidRequest as error:
             if error.code is not ErrorCode.CONFIG_NO_ENGINE:
                 raise
             log.warning("a new collection has no embeddings: the default model makes none", model=model)
             return ""
         return model
+
+    async def _check_model(self, model: str) -> None:
+        """Raise the inference service's error for a model that it does not serve, or that makes no embeddings."""
+        await self._words.check_model(model)
+        # Embedding waits for a model that is busy or away, and so it may be away now.
+        with suppress(Unavailable, Overloaded, DeadlineExceeded):
+            await check_embedding_model(self._embedder, model)
 
     def _split(
         self, documents: Sequence[Document], language: str, token_counts: Mapping[str, int]

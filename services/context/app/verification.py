@@ -148,7 +148,7 @@ def _differences_of(one: DerivedChunk, document: StoredDocument) -> Iterator[str
     if one.terms != count_terms(content, document.options.language).to_bytes():
         yield "its terms are not those of its content"
     if document.options.embedding_model and one.vector is None and not one.is_waiting:
-        yield "it has no embedding and does not wait for one: embed the collection anew with Reembed"
+        yield "it has no embedding and does not wait for one: embed the collection again with Reembed"
 
 
 def _span_of(one: DerivedChunk) -> tuple[int, int]:

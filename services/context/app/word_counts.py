@@ -22,6 +22,10 @@ class WordCounts:
         self._counter = counter
         self._known: OrderedDict[str, dict[str, int]] = OrderedDict()
 
+    async def check_model(self, model: str) -> None:
+        """Raise the inference service's error for a model that it does not serve."""
+        await self._counter.count(model, ["word"])
+
     async def count(self, model: str, texts: Sequence[str]) -> Mapping[str, int]:
         """Return the token counts of at least the words of texts."""
         if not model:

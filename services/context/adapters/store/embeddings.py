@@ -157,7 +157,7 @@ def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) 
     name = db.execute(select(collections.c.name).where(collections.c.id == embedded.collection_id)).scalar_one()
     raise PreconditionFailed(
         f"model {embedded.model!r} makes vectors of {vectors.shape[1]} values, but those of collection {name!r} have "
-        f"{stored_bytes // VALUE_BYTES}: embed the collection anew with Reembed"
+        f"{stored_bytes // VALUE_BYTES}: embed the collection again with Reembed"
     )
 
 
