@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PreconditionFailed, Unavailable
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.clock import FakeClock
-from services.context.adapters.store.schema import embeddings, unembedded
+from services.context.adapters.store.schema import chunks, embeddings, unembedded
 from services.context.app.embedding import SET_ASIDE_S
 from services.context.core.document import Document
 from services.context.core.policy import Retriever
@@ -81,6 +81,7 @@ async def test_a_chunk_that_the_model_refuses_holds_up_no_other(context, error):
     await context.ingest(Document("b", "banana"), name="other", tenant="beta")
     async with context.embedding_in_background():
         await asyncio.wait_for(until_embedded(context, {"acme": 7, "beta": 1}), 10)
+        await asyncio.wait_for(until_set_aside(context, "poison"), 10)
     assert await context.embeddings.claim_unembedded(10, []) is None
     (collection,) = await context.library.list_collections("acme")
     assert (collection.chunk_count, collection.embedded_chunk_count) == (8, 7)
@@ -93,6 +94,7 @@ async def test_a_chunk_that_was_refused_is_tried_again_later(database_url):
         await context.ingest(Document("good", "apple"), Document("bad", "poison"))
         async with context.embedding_in_background():
             await asyncio.wait_for(until_embedded(context, {"acme": 1}), 10)
+            await asyncio.wait_for(until_set_aside(context, "poison", clock), 10)
         assert await context.embeddings.claim_unembedded(10, []) is None
         clock.advance(SET_ASIDE_S)
         assert (await context.embeddings.claim_unembedded(10, [])).contents == ["poison"]
@@ -107,7 +109,7 @@ async def test_a_model_that_nobody_serves_sets_no_chunk_aside(context):
 
 
 async def test_a_collection_is_made_while_its_model_is_away(context):
-    context.embedder.failing.add("letters")
+    context.asked.failing.add("letters")
     made = await context.library.create_collection(key("docs"), "letters", "")
     stored = await context.ingest(Document("a", "apple"), name="other")
     assert made.options.embedding_model == stored.collection.options.embedding_model == "letters"
@@ -138,7 +140,7 @@ async def test_vectors_of_another_length_are_refused_and_their_chunks_set_aside(
     await context.ingest(Document("c", "cherry"), name="other")
     async with context.embedding_in_background():
         await asyncio.wait_for(until_embedded(context, {"acme": 2}), 10)
-        await until_set_aside(context, claimed.ids)
+        await until_set_aside(context, "banana")
     assert await context.sources("apple banana", retriever=Retriever.BM25) == ["a", "b"]
 
 
@@ -172,12 +174,13 @@ async def embed_shortly(_model, texts):
     return np.eye(len(texts), 3, dtype=np.float32)
 
 
-async def until_set_aside(context, ids):
-    """Return when the chunks wait for a later time than a claim of them would end."""
-    later_s = SystemClock().now().timestamp() + 2 * LEASE_S
-    waiting = select(unembedded.c.chunk_id).where(unembedded.c.claimed_until > later_s)
+async def until_set_aside(context, content, clock=None):
+    """Return when the only chunk that waits for a later time than a claim of it would end has the content."""
+    later_s = (clock or SystemClock()).now().timestamp() + 2 * LEASE_S
+    joined = select(chunks.c.content).join(unembedded, unembedded.c.chunk_id == chunks.c.id)
+    waiting = joined.where(unembedded.c.claimed_until > later_s)
     while True:
-        if set(await context.access.read(lambda db: db.execute(waiting).scalars().all())) == set(ids):
+        if await context.access.read(lambda db: db.execute(waiting).scalars().all()) == [content]:
             return
         await asyncio.sleep(0.01)
 
