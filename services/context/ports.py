@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,13 +59,28 @@ class UnembeddedChunks:
 
 
 @dataclass(frozen=True, slots=True)
+class DerivedChunk:
+    """A chunk with what was derived from its content: a hash, its terms, and its embedding, None without one."""
+
+    stored: StoredChunk
+    content_digest: int
+    terms: bytes
+    vector: Vectors | None
+    is_waiting: bool  # for its embedding
+
+
+@dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document with what was derived from it: its chunks, their terms, and their embeddings, None where they wait."""
+    """A document with its chunks, all as they were at one moment, and the options of its collection then.
+
+    `version` is the first one of the collection that has the document; an empty digest is not known.
+    """
 
     document: Document
-    chunks: Sequence[StoredChunk]
-    terms: Sequence[bytes]
-    vectors: Sequence[Vectors | None]
+    digest: str
+    version: Version
+    options: CollectionOptions
+    chunks: Sequence[DerivedChunk]
 
 
 class CollectionStore(Protocol):
@@ -87,11 +102,16 @@ class CollectionStore(Protocol):
         """Return the hashes of the stored documents among sources; empty for an unknown collection."""
 
     async def ingest(
-        self, key: CollectionKey, options: CollectionOptions, documents: Sequence[SplitDocument]
+        self,
+        key: CollectionKey,
+        options: CollectionOptions,
+        documents: Sequence[SplitDocument],
+        unchanged: Mapping[str, str],
     ) -> IngestResult:
         """Store documents with their chunks, all or none; creates a missing collection.
 
-        Raises Conflict when the collection has other options.
+        `unchanged` has the hashes of documents that must be stored already. Raises Conflict when the collection has
+        other options, or one of those documents is gone or another.
         """
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
@@ -120,23 +140,38 @@ class ChunkStore(Protocol):
         """Return the chunks of a document from one position to another."""
 
     def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
-        """Yield every document with all that was derived from it; raises NotFound for the collection."""
+        """Yield every document with all that was derived from it; raises NotFound for the collection.
+
+        A document that is removed meanwhile may be missing.
+        """
+
+    async def count_orphans(self, key: CollectionKey) -> int:
+        """Return the number of chunks whose document is not there; raises NotFound for the collection."""
 
 
 class EmbeddingStore(Protocol):
     """Keeps the embeddings of chunks."""
 
-    async def claim_unembedded(self, limit: int, excluded_models: Sequence[str]) -> UnembeddedChunks | None:
+    async def claim_unembedded(
+        self, limit: int, excluded_models: Sequence[str], *, after: int = 0
+    ) -> UnembeddedChunks | None:
         """Return the oldest chunks of a collection that wait, which no other replica gets for a time.
 
-        None when none waits, or only chunks of excluded models.
+        The collection is the first one by id after an id, or the first of all. None when none waits, or only chunks of
+        excluded models.
         """
 
     async def release(self, chunks: UnembeddedChunks) -> None:
         """Let every replica have claimed chunks again."""
 
+    async def set_aside(self, chunks: UnembeddedChunks, seconds: int) -> None:
+        """Let no replica have claimed chunks for a time."""
+
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
-        """Store embeddings of chunks that are still there and still want this model and prefix."""
+        """Store embeddings of chunks that are still there and still want this model and prefix.
+
+        Raises PreconditionFailed for vectors of another length than those of the collection.
+        """
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
         """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""

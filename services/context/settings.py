@@ -21,7 +21,7 @@ ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
 
 class PrefixSettings(BaseModel):
-    """What an embedding model wants before a query, and before the text of a document."""
+    """The prefixes that an embedding model expects: one before each query, and one before each chunk of a document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,7 +55,7 @@ class ContextSettings(InnerSettings, CallerSettings):
     )
     embedding_prefixes: dict[str, PrefixSettings] = Field(
         default_factory=dict,
-        description="what models want before texts, a JSON object of alias to query and document, for new collections",
+        description="prefixes that embedding models expect, for new collections, as JSON: model to query and document",
     )
     signing_key_file: Path | None = Field(
         None,
@@ -85,7 +85,7 @@ class ContextSettings(InnerSettings, CallerSettings):
     max_chunks_per_collection: int = Field(100_000, ge=1, description="chunks of one collection")
     max_collections: int = Field(1000, ge=1, le=10_000, description="collections in all")
     max_index_bytes: int = Field(
-        512 * 1024 * 1024, ge=1, description="memory for indexes that are kept, and their texts"
+        512 * 1024 * 1024, ge=1, description="memory for the search indexes of all collections, in bytes"
     )
 
     @property

@@ -99,7 +99,8 @@ async def _measure(folder: Path, size: int, *, has_peer: bool) -> None:
 
 
 async def _read_chunks(context: Context) -> list[str]:
-    return [part.chunk.content async for one in context.chunks.read_documents(key(COLLECTION)) for part in one.chunks]
+    documents = context.chunks.read_documents(key(COLLECTION))
+    return [derived.stored.chunk.content async for one in documents for derived in one.chunks]
 
 
 def _measure_lancedb(state: str, texts: Sequence[str], queries: Sequence[str]) -> None:

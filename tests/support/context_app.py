@@ -35,7 +35,12 @@ def key(name, tenant="acme"):
 
 
 class Context:
-    """The app of the context service over one database."""
+    """The app of the context service over one database.
+
+    Attributes:
+        embedder: Embeds chunks and queries.
+        asked: Tells which models make embeddings when a collection is made.
+    """
 
     def __init__(
         self,
@@ -50,11 +55,13 @@ class Context:
     ):
         self.access = StoreAccess(url)
         self.embedder = FirstLetters()
+        self.asked = FirstLetters()
         self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections)
         self.chunks = SqlChunks(self.access)
         self.embeddings = SqlEmbeddings(self.access, clock or SystemClock(), LEASE_S)
         words = WordCounts(WordCounter())
-        self.library = Library(self.collections, words, BOUNDS, Splitting(chunk_tokens, 0), defaults)
+        splitting = Splitting(chunk_tokens, 0)
+        self.library = Library(self.collections, words, self.asked, BOUNDS, splitting, defaults=defaults)
         self.indexes = Indexes(self.chunks, max_index_bytes)
         self.retrieval = Retrieval(self.chunks, self.indexes, self.embedder)
         self.embedding = BackgroundEmbedding(

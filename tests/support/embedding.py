@@ -67,14 +67,18 @@ class WordCountingInference(inference_grpc.InferenceServiceServicer):
 
     async def CountTokens(self, request, _context):
         if request.model not in ("", "small", *self._embedding_models):
-            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+            raise self._refusal_of(request.model)
         return inference_pb.CountTokensResponse(text_tokens=[len(text.split()) for text in request.texts])
 
     async def Embed(self, request, _context):
         if request.model not in self._embedding_models:
-            raise InvalidRequest("no engine serves it", code=ErrorCode.CONFIG_NO_ENGINE)
+            raise self._refusal_of(request.model)
         vectors = await self._embedder.embed(request.model, request.texts)
         return inference_pb.EmbedResponse(embeddings=[inference_pb.Embedding(values=vector) for vector in vectors])
+
+    def _refusal_of(self, model):
+        known = ", ".join(self._embedding_models)
+        return InvalidRequest(f"no engine serves {model!r}: use {known}", code=ErrorCode.CONFIG_NO_ENGINE)
 
 
 def word_counting_registration(*embedding_models, guard=OPEN_TO_ALL):

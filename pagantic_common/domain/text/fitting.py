@@ -37,6 +37,11 @@ class PrefixedEmbedder:
         return await self._embedder.embed(model, [self._prefix + text for text in texts])
 
 
+async def check_embedding_model(embedder: TextEmbedder, model: str) -> None:
+    """Raise the inference service's error for a model that it does not serve, or that makes no embeddings."""
+    await embedder.embed(model, ["word"])
+
+
 async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
     """Embed texts in as few calls as possible; of a text that is too long for the model, its beginning.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.calls.principal import work_of
-from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_beginnings
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PaganticError, PreconditionFailed
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, check_embedding_model, embed_beginnings
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.scope import work_scope
 from services.context.core.document import Collection, CollectionDefaults, CollectionKey, check_collection_name
@@ -16,6 +17,7 @@ from services.context.ports import EmbeddingStore, UnembeddedChunks
 
 CHUNKS_AT_ONCE = 32
 MAX_PAUSE_S = 60.0
+SET_ASIDE_S = 3600  # for chunks that cannot be embedded, until they are tried again
 
 
 log = get_logger(__name__)
@@ -30,12 +32,12 @@ class _Rest:
 
 
 class BackgroundEmbedding:
-    """Embeds the chunks that wait, oldest first, a few at a time.
+    """Embeds the chunks that wait, a few of each collection in turn, its oldest first.
 
     Args:
         store: Knows which chunks wait.
         embedder: Makes the embeddings.
-        defaults: Know what models want before texts.
+        defaults: Know the prefixes that models expect.
         pause_s: The time before the next look when nothing waits, and the first one after a failure of a model.
         monotonic_s: The time, for these pauses.
     """
@@ -54,6 +56,7 @@ class BackgroundEmbedding:
         self._pause_s = pause_s
         self._monotonic_s = monotonic_s
         self._resting: dict[str, _Rest] = {}
+        self._last_collection_id = 0
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -63,43 +66,104 @@ class BackgroundEmbedding:
     async def run(self) -> None:
         """Embed until cancelled. A model that fails is left alone for a time that grows, and the failure is logged."""
         while True:
-            now_s = self._monotonic_s()
-            resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
-            waiting = await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting)
+            waiting = await self._claim()
             if waiting is None:
                 await self._wait()
                 continue
+            self._last_collection_id = waiting.collection_id
             try:
-                await self._embed(waiting)
+                await self._embed_claimed(waiting)
                 self._resting.pop(waiting.model, None)
-            except PaganticError as error:
+            except Exception as error:  # noqa: BLE001 - nobody would start the embedding again
                 self._rest(waiting.model, error)
+
+    async def _claim(self) -> UnembeddedChunks | None:
+        """Return chunks that wait; None when none does, and when the store does not tell, which is logged."""
+        now_s = self._monotonic_s()
+        resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
+        # An error that ended the loop would end all embedding, because nobody starts it again.
+        try:
+            return await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting, after=self._last_collection_id)
+        except Exception as error:
+            log.warning("embedding waits for the store", reason=str(error), exc_info=_is_unforeseen(error))
+            return None
+
+    async def _embed_claimed(self, waiting: UnembeddedChunks) -> None:
+        """Embed chunks; raises the refusal of a model that took none of them."""
+        try:
+            refusal = await self._embed_acceptable(waiting)
+        except BaseException:
+            # Another replica goes on at once, also when the service stops. A claim that stays ends by itself.
+            with suppress(Exception):
+                await self._store.release(waiting)
+            raise
+        if refusal is not None:
+            raise refusal
+
+    async def _embed_acceptable(self, waiting: UnembeddedChunks) -> PaganticError | None:
+        """Embed the chunks that the model takes, set the others aside, and return its refusal if it took none.
+
+        Of a batch that is refused, each half is tried.
+        """
+        try:
+            await self._embed(waiting)
+        except PreconditionFailed as error:  # the vectors do not fit the collection, which is not the model's failure
+            await self._set_aside(waiting, error)
+        except (Internal, InvalidRequest) as error:
+            if error.code is ErrorCode.CONFIG_NO_ENGINE:
+                raise
+            return await self._embed_halves(waiting, error)
+        return None
+
+    async def _embed_halves(self, refused: UnembeddedChunks, refusal: PaganticError) -> PaganticError | None:
+        if len(refused.ids) == 1:
+            await self._set_aside(refused, refusal)
+            return refusal
+        refusals = [await self._embed_acceptable(half) for half in _halves_of(refused)]
+        if None in refusals:
+            return None
+        return refusal
 
     async def _embed(self, waiting: UnembeddedChunks) -> None:
         embedder = PrefixedEmbedder(self._embedder, waiting.prefix)
-        try:
-            with work_scope(principal=work_of(waiting.tenant)):
-                vectors = await embed_beginnings(embedder, waiting.model, waiting.contents)
-        except BaseException:
-            await self._store.release(waiting)  # also when the service stops: another replica goes on at once
-            raise
+        with work_scope(principal=work_of(waiting.tenant)):
+            vectors = await embed_beginnings(embedder, waiting.model, waiting.contents)
         await self._store.put_embeddings(waiting, vectors)
 
-    def _rest(self, model: str, error: PaganticError) -> None:
+    async def _set_aside(self, waiting: UnembeddedChunks, error: PaganticError) -> None:
+        await self._store.set_aside(waiting, SET_ASIDE_S)
+        log.warning(
+            "chunks are not embedded",
+            tenant=waiting.tenant,
+            model=waiting.model,
+            chunks=list(waiting.ids),
+            reason=str(error),
+            code=error.code,
+            seconds=SET_ASIDE_S,
+        )
+
+    def _rest(self, model: str, error: Exception) -> None:
         pause_s = self._pause_s
         if (last := self._resting.get(model)) is not None:
             pause_s = min(2 * last.pause_s, MAX_PAUSE_S)
         self._resting[model] = _Rest(pause_s, self._monotonic_s() + pause_s)
-        log.warning("embedding waits", model=model, reason=str(error), code=error.code, seconds=pause_s)
+        log.warning(
+            "embedding waits",
+            model=model,
+            reason=str(error),
+            code=getattr(error, "code", None),
+            seconds=pause_s,
+            exc_info=_is_unforeseen(error),
+        )
 
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
         """Embed a collection anew with a model; an empty one removes the embeddings.
 
-        The collection then remembers what the model wants before texts by the settings of now.
+        The collection then remembers the prefixes that the settings name for the model now.
         """
         check_collection_name("collection", key.name)
         if model:
-            await self._embedder.embed(model, ["word"])  # raises for a model that makes no embeddings
+            await check_embedding_model(self._embedder, model)
         collection = await self._store.change_model(key, model, self._defaults.prefixes_of(model))
         self.wake()
         return collection
@@ -110,3 +174,16 @@ class BackgroundEmbedding:
             await asyncio.wait_for(self._woken.wait(), self._pause_s)
         except TimeoutError:
             return
+
+
+def _halves_of(chunks: UnembeddedChunks) -> list[UnembeddedChunks]:
+    middle = len(chunks.ids) // 2
+    return [
+        replace(chunks, ids=chunks.ids[part], contents=chunks.contents[part])
+        for part in (slice(None, middle), slice(middle, None))
+    ]
+
+
+def _is_unforeseen(error: Exception) -> bool:
+    """Tell whether the log needs the traceback of an error."""
+    return not isinstance(error, PaganticError)

@@ -88,7 +88,7 @@ class FileIngest:
         outcomes: Counter[FileOutcome] = Counter()
         for path, reason in listing.unreadable:
             outcomes[FileOutcome.FAILED] += 1
-            yield _failed(f"{selection.root}/{path}", InvalidRequest(reason).failure)
+            yield _failed(_source_of(selection.root, path), InvalidRequest(reason).failure)
         for path in listing.paths:
             result = await self._ingest_path(key, selection.root, path)
             outcomes[result.outcome] += 1
@@ -99,7 +99,7 @@ class FileIngest:
         yield await self._summary(key, outcomes, pruned)
 
     async def _ingest_path(self, key: CollectionKey, root: str, path: str) -> FileResult:
-        header = FileHeader(f"{root}/{path}")
+        header = FileHeader(_source_of(root, path))
         async with self._incoming.open() as file:
             try:
                 await self._folders.copy(root, path, file)
@@ -123,8 +123,8 @@ class FileIngest:
 
     async def _prune(self, key: CollectionKey, selection: FolderSelection, listing: FolderListing) -> int:
         """Delete the documents whose files are gone; one in a folder that cannot be listed may be there."""
-        there = {f"{selection.root}/{path}" for path in listing.paths}
-        unknown = tuple(f"{selection.root}/{path}/" for path, _ in listing.unreadable)
+        there = {_source_of(selection.root, path) for path in listing.paths}
+        unknown = tuple(f"{_source_of(selection.root, path)}/" for path, _ in listing.unreadable)
         stored = await self._sources.list_sources(key, f"{selection.root}/")
         gone = [
             source
@@ -149,6 +149,13 @@ async def _receive(header: FileHeader, parts: AsyncIterator[FileHeader | FilePar
         if part.is_last:
             return
     raise InvalidRequest(f"file {header.source[:80]!r} has no end: set is_last in its last part")
+
+
+def _source_of(root: str, path: str) -> str:
+    """Return the source of a file or folder below a root; an empty path is the root itself."""
+    if not path:
+        return root
+    return f"{root}/{path}"
 
 
 def _failed(source: str, failure: Failure) -> FileResult:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, InvalidRequest, Overloaded, Unavailable
+from pagantic_common.domain.text.fitting import TextEmbedder, check_embedding_model
 from pagantic_common.telemetry.logging import get_logger
 from services.context.app.word_counts import WordCounts
 from services.context.core.document import (
+    NUL,
     Collection,
     CollectionDefaults,
     CollectionKey,
@@ -32,6 +35,7 @@ class Library:
     Args:
         store: Keeps the collections.
         words: Counts the tokens of words.
+        embedder: Knows which models make embeddings.
         bounds: The limits of one ingest.
         splitting: The size of chunks.
         defaults: The options of a collection that is made without any.
@@ -41,12 +45,15 @@ class Library:
         self,
         store: CollectionStore,
         words: WordCounts,
+        embedder: TextEmbedder,
         bounds: IngestBounds,
         splitting: Splitting,
+        *,
         defaults: CollectionDefaults,
     ) -> None:
         self._store = store
         self._words = words
+        self._embedder = embedder
         self._bounds = bounds
         self._splitting = splitting
         self._defaults = defaults
@@ -58,7 +65,7 @@ class Library:
         if embedding_model is None:
             embedding_model = await self._default_model()
         elif embedding_model:
-            await self._words.check_model(embedding_model)
+            await self._check_model(embedding_model)
         return await self._store.create_collection(key, self._defaults.options(embedding_model, language))
 
     async def list_collections(self, tenant: str) -> list[Collection]:
@@ -84,7 +91,9 @@ class Library:
         changed = [document for document in documents if known.get(document.source) != document.digest]
         counts = await self._words.count(options.embedding_model, [document.content for document in changed])
         split_documents = await asyncio.to_thread(self._split, changed, options.language, counts)
-        stored = await self._store.ingest(key, options, split_documents)
+        replaced = {document.source for document in changed}
+        unchanged = {source: digest for source, digest in known.items() if source not in replaced}
+        stored = await self._store.ingest(key, options, split_documents, unchanged)
         result = replace(
             stored,
             unchanged=stored.unchanged + len(documents) - len(changed),
@@ -104,7 +113,8 @@ class Library:
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number."""
         check_collection_name("collection", key.name)
-        return await self._store.delete_documents(key, sources)
+        # A NUL is in no stored source, and PostgreSQL refuses to look for one.
+        return await self._store.delete_documents(key, [source for source in sources if NUL not in source])
 
     async def _options_of(self, key: CollectionKey) -> CollectionOptions:
         found = await self._store.find_collection(key)
@@ -113,18 +123,25 @@ class Library:
         return self._defaults.options(await self._default_model())
 
     async def _default_model(self) -> str:
-        """Return the default embedding model; empty where the inference service does not serve it."""
+        """Return the default embedding model; empty where the inference service has no embeddings of it."""
         model = self._defaults.embedding_model
         if not model:
             return ""
         try:
-            await self._words.check_model(model)
+            await self._check_model(model)
         except InvalidRequest as error:
             if error.code is not ErrorCode.CONFIG_NO_ENGINE:
                 raise
-            log.warning("a new collection has no embeddings: the default model is not served", model=model)
+            log.warning("a new collection has no embeddings: the default model makes none", model=model)
             return ""
         return model
+
+    async def _check_model(self, model: str) -> None:
+        """Raise the inference service's error for a model that it does not serve, or that makes no embeddings."""
+        await self._words.check_model(model)
+        # Embedding waits for a model that is busy or away, and so it may be away now.
+        with suppress(Unavailable, Overloaded, DeadlineExceeded):
+            await check_embedding_model(self._embedder, model)
 
     def _split(
         self, documents: Sequence[Document], language: str, token_counts: Mapping[str, int]

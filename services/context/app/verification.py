@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from pagantic_common.domain.chunks import ChunkLocation
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder
+from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_beginnings
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.app.indexes import Indexes
 from services.context.core.document import CollectionKey, CollectionOptions, check_collection_name
 from services.context.core.search.collection_index import CollectionIndex
-from services.context.core.search.terms import count_terms
-from services.context.ports import ChunkStore, StoredChunk, StoredDocument
+from services.context.core.search.terms import content_digest, count_terms
+from services.context.core.splitting import uncovered
+from services.context.ports import ChunkStore, DerivedChunk, StoredDocument
 
 MAX_DIFFERENCES = 100
 DEFAULT_SAMPLE = 32
@@ -38,8 +43,18 @@ class Report:
             self.differences.append(difference)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """A stored embedding that is to be compared with a new one, and the collection's options when it was read."""
+
+    name: str
+    content: str
+    vector: Vectors
+    options: CollectionOptions
+
+
 class Verification:
-    """Verifies collections."""
+    """Verifies collections. What changes in a collection meanwhile is no difference."""
 
     def __init__(self, store: ChunkStore, indexes: Indexes, embedder: TextEmbedder) -> None:
         self._store = store
@@ -58,43 +73,88 @@ class Verification:
         report = Report()
         wanted = max(0, embedding_sample or DEFAULT_SAMPLE)
         stride = max(1, index.embedded_count // max(1, wanted))
-        sample: list[tuple[str, str, Vectors]] = []
-        async for stored in self._store.read_documents(key):
+        sample: list[_Sampled] = []
+        seen: set[int] = set()
+        async for document in self._store.read_documents(key):
             report.document_count += 1
-            _compare(stored, index, report)
-            for chunk, vector in zip(stored.chunks, stored.vectors, strict=True):
-                report.chunk_count += 1
-                if vector is not None and chunk.id % stride == 0 and len(sample) < wanted:
-                    sample.append((_name_of(stored, chunk), chunk.chunk.content, vector))
-        await self._compare_embeddings(index.options, sample, report)
-        if report.chunk_count != index.live_count:
-            report.add(f"the index has {index.live_count} chunks, the store {report.chunk_count}")
+            report.chunk_count += len(document.chunks)
+            await asyncio.to_thread(_compare, document, index, report)
+            seen.update(one.stored.id for one in document.chunks)
+            sample += _sampled(document, stride)[: wanted - len(sample)]
+        await self._compare_embeddings(sample, report)
+        if orphans := await self._store.count_orphans(key):
+            report.add(f"chunks without their document: {orphans}")
+        later = await self._indexes.open(key)
+        if lost := await asyncio.to_thread(_count_lost, index, later, seen):
+            report.add(f"chunks of the index that the store does not have: {lost}")
         return report
 
-    async def _compare_embeddings(
-        self, options: CollectionOptions, sample: list[tuple[str, str, Vectors]], report: Report
-    ) -> None:
-        embedder = PrefixedEmbedder(self._embedder, options.prefixes.document)
-        for name, content, vector in sample:
-            (again,) = await embedder.embed(options.embedding_model, [content])
+    async def _compare_embeddings(self, sample: Sequence[_Sampled], report: Report) -> None:
+        for one in sample:
+            embedder = PrefixedEmbedder(self._embedder, one.options.prefixes.document)
+            (again,) = await embed_beginnings(embedder, one.options.embedding_model, [one.content])
             report.embedding_count += 1
-            if len(again) != len(vector) or float(np.dot(again, vector)) < MIN_COSINE:
-                report.add(f"{name}: the embedding is not that of its text")
+            if len(again) != len(one.vector) or float(np.dot(again, one.vector)) < MIN_COSINE:
+                report.add(f"{one.name}: the embedding is not that of its text")
 
 
-def _compare(stored: StoredDocument, index: CollectionIndex, report: Report) -> None:
-    document = stored.document
-    if not stored.chunks and document.content.strip():
-        report.add(f"document {document.source!r} has no chunks")
-    for chunk, terms in zip(stored.chunks, stored.terms, strict=True):
-        location = chunk.chunk.location
-        if location is None or document.content[location.start : location.end] != chunk.chunk.content:
-            report.add(f"{_name_of(stored, chunk)}: its content is not at its place in the document")
-        if count_terms(chunk.chunk.content, index.options.language).to_bytes() != terms:
-            report.add(f"{_name_of(stored, chunk)}: its terms are not those of its content")
-        if not index.has_chunk(chunk.id):
-            report.add(f"{_name_of(stored, chunk)}: the index does not have it")
+def _sampled(document: StoredDocument, stride: int) -> list[_Sampled]:
+    return [
+        _Sampled(_name_of(document, one), one.stored.chunk.content, one.vector, document.options)
+        for one in document.chunks
+        if one.vector is not None and one.stored.id % stride == 0
+    ]
 
 
-def _name_of(stored: StoredDocument, chunk: StoredChunk) -> str:
-    return f"document {stored.document.source!r}, chunk {chunk.position}"
+def _count_lost(index: CollectionIndex, later: CollectionIndex, seen: AbstractSet[int]) -> int:
+    """Return the number of chunks that an index had before and after the store was read, where they were not seen."""
+    return len(set(index.live_ids()).intersection(later.live_ids()) - seen)
+
+
+def _compare(document: StoredDocument, index: CollectionIndex, report: Report) -> None:
+    name = f"document {document.document.source!r}"
+    # A document of an earlier version has no digest until it is ingested again.
+    if document.digest not in ("", document.document.digest):
+        report.add(f"{name}: its digest is not that of its text and metadata")
+    _compare_coverage(name, document, report)
+    is_indexed = document.version[0] == index.version[0] and document.version[1] <= index.version[1]
+    for one in document.chunks:
+        for difference in _differences_of(one, document):
+            report.add(f"{_name_of(document, one)}: {difference}")
+        if is_indexed and not index.has_chunk(one.stored.id):
+            report.add(f"{_name_of(document, one)}: the index does not have it")
+
+
+def _compare_coverage(name: str, document: StoredDocument, report: Report) -> None:
+    """Note the chunks that are lost: they leave a gap in the positions, or a part of the text in no chunk."""
+    text = document.document.content
+    if not document.chunks and text.strip():
+        report.add(f"{name} has no chunks")
+        return
+    positions = {one.stored.position for one in document.chunks}
+    for position in sorted(set(range(max(positions, default=0))) - positions):
+        report.add(f"{name}, chunk {position}: it is missing")
+    for start, end in uncovered(text, [_span_of(one) for one in document.chunks]):
+        report.add(f"{name}: its characters {start} to {end} are in no chunk")
+
+
+def _differences_of(one: DerivedChunk, document: StoredDocument) -> Iterator[str]:
+    content = one.stored.chunk.content
+    start, end = _span_of(one)
+    if document.document.content[start:end] != content:
+        yield "its content is not at its place in the document"
+    if one.content_digest != content_digest(content):
+        yield "its digest is not that of its content"
+    if one.terms != count_terms(content, document.options.language).to_bytes():
+        yield "its terms are not those of its content"
+    if document.options.embedding_model and one.vector is None and not one.is_waiting:
+        yield "it has no embedding and does not wait for one: embed the collection again with Reembed"
+
+
+def _span_of(one: DerivedChunk) -> tuple[int, int]:
+    location = one.stored.chunk.location or ChunkLocation(0, 0)
+    return location.start, location.end
+
+
+def _name_of(document: StoredDocument, one: DerivedChunk) -> str:
+    return f"document {document.document.source!r}, chunk {one.stored.position}"

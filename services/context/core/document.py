@@ -15,6 +15,7 @@ from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
+NUL = "\0"  # PostgreSQL stores no text that has one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class CollectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """What an embedding model wants before a query, and before the text of a document."""
+    """The prefixes that an embedding model expects: one before each query, and one before each chunk of a document."""
 
     query: str = ""
     document: str = ""
@@ -62,7 +63,7 @@ class CollectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectionDefaults:
-    """The model and language of collections that are made without, and what each model wants before texts."""
+    """The model and language of a collection that is made without them, and the prefixes that each model expects."""
 
     embedding_model: str
     language: str
@@ -73,7 +74,7 @@ class CollectionDefaults:
         return CollectionOptions(model, language or self.language, self.prefixes_of(model))
 
     def prefixes_of(self, model: str) -> Prefixes:
-        """Return what a model wants before texts."""
+        """Return the prefixes that a model expects."""
         return self.prefixes.get(model, Prefixes())
 
 
@@ -120,10 +121,17 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
         if document.source in sources:
             raise InvalidRequest(f"{where}.source {document.source[:80]!r} is given twice")
         sources.add(document.source)
-        if not document.content.strip():
-            raise InvalidRequest(f"{where}.content is empty")
-        if len(document.content) > bounds.max_document_chars:
-            actual, limit = len(document.content), bounds.max_document_chars
-            raise InvalidRequest(f"{where}.content has {actual} characters, at most {limit} are allowed")
+        _check_content(f"{where}.content", document.content, bounds)
         metadata = parse_metadata(where, document.metadata_json)
         parse_metadata(where, dump_json(metadata))  # rerankers write it anew: 1e9 becomes 1000000000.0
+
+
+def _check_content(field: str, content: str, bounds: IngestBounds) -> None:
+    if not content.strip():
+        raise InvalidRequest(f"{field} is empty")
+    if len(content) > bounds.max_document_chars:
+        actual, limit = len(content), bounds.max_document_chars
+        raise InvalidRequest(f"{field} has {actual} characters, at most {limit} are allowed")
+    place = content.find(NUL)
+    if place >= 0:
+        raise InvalidRequest(f"{field} has a NUL (U+0000) at character {place}, which cannot be stored: remove it")

@@ -70,6 +70,17 @@ def split(document: Document, splitting: Splitting, token_counts: Mapping[str, i
     ]
 
 
+def uncovered(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of a text, from start to end, that are outside all spans and more than white space."""
+    parts: list[tuple[int, int]] = []
+    covered = 0
+    for start, end in (*sorted(spans), (len(text), len(text))):
+        if text[covered:start].strip():
+            parts.append((covered, start))
+        covered = max(covered, end)
+    return parts
+
+
 def _piece_of(document: Document, start: int, part: str) -> Piece:
     start += len(part) - len(part.lstrip())  # the splitter leaves some white space
     outline = document.outline

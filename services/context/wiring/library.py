@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagantic_common.domain.text.fitting import TextEmbedder
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import SqlCollections
@@ -12,12 +13,15 @@ from services.context.ports import TokenCounter
 from services.context.settings import ContextSettings
 
 
-def make_library(settings: ContextSettings, access: StoreAccess, counter: TokenCounter) -> Library:
+def make_library(
+    settings: ContextSettings, access: StoreAccess, counter: TokenCounter, embedder: TextEmbedder
+) -> Library:
     """Make the library."""
     return Library(
         SqlCollections(access, SystemClock(), settings.max_chunks_per_collection, settings.max_collections),
         WordCounts(counter),
+        embedder,
         settings.ingest_bounds,
         Splitting(settings.chunk_tokens, settings.overlap_tokens),
-        settings.defaults,
+        defaults=settings.defaults,
     )

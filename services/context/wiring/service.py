@@ -28,7 +28,7 @@ def make_servicer(
     counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
     embedder = make_embedder(settings, channel)
     search = Search(access, embedder, settings.max_index_bytes)
-    library = make_library(settings, access, counter)
+    library = make_library(settings, access, counter, embedder)
     return ContextServicer(
         library,
         embedding,

@@ -151,6 +151,15 @@ async def test_collection_is_made_once_listed_and_deleted(context):
     assert not (await context.ListCollections(pb.ListCollectionsRequest())).collections
 
 
+@pytest.mark.parametrize("model", ["huge", "small"])
+async def test_a_collection_needs_a_model_that_makes_embeddings(context, model):
+    with pytest.raises(grpc.aio.AioRpcError, match=f"{model!r}: use {EMBEDDING_MODEL}") as raised:
+        await context.CreateCollection(pb.CreateCollectionRequest(name="docs", embedding_model=model))
+    assert restore_error("context", raised.value).code is ErrorCode.CONFIG_NO_ENGINE
+    assert not (await context.ListCollections(pb.ListCollectionsRequest())).collections
+    await context.CreateCollection(pb.CreateCollectionRequest(name="docs", embedding_model=EMBEDDING_MODEL))
+
+
 async def test_unknown_model_is_told_as_the_inference_service_tells_it(context):
     await ingest(context, a="alpha")
     with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from services.context.core.document import Document
 from services.context.core.outline import Heading, Outline
-from services.context.core.splitting import BLOCK_CHARS, Splitting, count_tokens, countable_words, split
+from services.context.core.splitting import BLOCK_CHARS, Splitting, count_tokens, countable_words, split, uncovered
 
 texts = st.text(alphabet=st.sampled_from("ab .\n#-\t漢字é\U0001f600") | st.characters(codec="utf-8"), max_size=400)
 
@@ -30,8 +30,20 @@ def test_no_word_is_lost_and_pieces_keep_their_bounds(text, chunk_tokens, data):
         assert count_tokens(part, counts) <= chunk_tokens or len(part) == 1
         covered[piece.start : piece.end] = [True] * len(part)
     assert all(known or char.isspace() for known, char in zip(covered, text, strict=True))
+    assert uncovered(text, [(piece.start, piece.end) for piece in pieces]) == []
     starts = [piece.start for piece in pieces]
     assert starts == sorted(set(starts))
+
+
+@given(st.text("ab ", max_size=30), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted).map(tuple)))
+def test_the_parts_outside_all_spans_are_found(text, spans):
+    parts = uncovered(text, [(min(start, len(text)), min(end, len(text))) for start, end in spans])
+    inside = {place for start, end in spans for place in range(start, end)}
+    found = {place for start, end in parts for place in range(start, end)}
+    outside = set(range(len(text))) - inside
+    assert found <= outside
+    assert not any(text[place].strip() for place in outside - found)
+    assert all(text[start:end].strip() for start, end in parts)
 
 
 def test_paragraphs_and_sentences_stay_whole_when_they_fit():

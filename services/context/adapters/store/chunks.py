@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
@@ -13,13 +14,19 @@ from pagantic_common.domain.chunks import Chunk, ChunkLocation
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, read_options
-from services.context.adapters.store.schema import chunks, documents, embeddings, removals
+from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
 from services.context.core.document import CollectionKey, Document
 from services.context.core.outline import Outline
 from services.context.core.search.collection_index import Changes, IndexedChunk, IndexedDocument, Version
 from services.context.core.search.terms import TermCounts
-from services.context.ports import StoredChunk, StoredDocument
+from services.context.ports import DerivedChunk, StoredChunk, StoredDocument
 
+_OPTIONS = (
+    collections.c.embedding_model,
+    collections.c.language,
+    collections.c.query_prefix,
+    collections.c.document_prefix,
+)
 _CHUNKS: Select[Any] = select(chunks, documents.c.source, documents.c.metadata_json).join(
     documents, documents.c.id == chunks.c.document_id
 )
@@ -59,6 +66,10 @@ class SqlChunks:
             if (found := await self._access.read(partial(_read_document, document_id=document_id))) is not None:
                 yield found
 
+    async def count_orphans(self, key: CollectionKey) -> int:
+        """Return the number of chunks whose document is not there; raises NotFound for the collection."""
+        return await self._access.read(lambda db: _count_orphans(db, key))
+
 
 def _changes_since(db: Connection, key: CollectionKey, version: Version) -> Changes | None:
     collection = find_row(db, key)
@@ -82,7 +93,7 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
         select(chunks.c.id, chunks.c.document_id, chunks.c.content_digest, chunks.c.terms), chunks, now, since
     )
     new_vectors = _newer(select(embeddings.c.chunk_id, embeddings.c.vector), embeddings, now, since)
-    vectors = db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all()
+    vectors = _of_one_length(db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all())
     return Changes(
         now,
         read_options(collection),
@@ -100,6 +111,15 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
 
 def _newer(query: Select[Any], table: Any, version: Version, since: int) -> Select[Any]:
     return query.where(table.c.collection_id == version[0], table.c.revision > since)
+
+
+def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+    """Return the vectors that have the most frequent length: earlier versions stored any, and an index has one."""
+    counts = Counter(len(row.vector) for row in rows)
+    if len(counts) <= 1:
+        return rows
+    ((length, _),) = counts.most_common(1)
+    return [row for row in rows if len(row.vector) == length]
 
 
 def to_matrix(rows: Sequence[bytes]) -> Vectors:
@@ -135,12 +155,34 @@ def _document_ids(db: Connection, key: CollectionKey) -> list[int]:
     return list(db.execute(select(documents.c.id).where(mine).order_by(documents.c.id)).scalars())
 
 
+def _count_orphans(db: Connection, key: CollectionKey) -> int:
+    joined = select(func.count()).select_from(chunks).outerjoin(documents, documents.c.id == chunks.c.document_id)
+    lost = (chunks.c.collection_id == find_row(db, key).id) & documents.c.id.is_(None)
+    return db.execute(joined.where(lost)).scalar_one()
+
+
 def _read_document(db: Connection, document_id: int) -> StoredDocument | None:
-    row = db.execute(select(documents).where(documents.c.id == document_id)).one_or_none()
+    found = select(documents, *_OPTIONS).join(collections, collections.c.id == documents.c.collection_id)
+    row = db.execute(found.where(documents.c.id == document_id)).one_or_none()
     if row is None:
         return None
-    joined = _CHUNKS.add_columns(embeddings.c.vector).outerjoin(embeddings, embeddings.c.chunk_id == chunks.c.id)
-    parts = db.execute(joined.where(chunks.c.document_id == document_id).order_by(chunks.c.position)).all()
-    vectors = [None if part.vector is None else to_matrix([part.vector])[0] for part in parts]
-    document = Document(row.source, row.text, row.metadata_json, Outline.from_json(row.outline_json))
-    return StoredDocument(document, [_to_chunk(part) for part in parts], [part.terms for part in parts], vectors)
+    joined = (
+        _CHUNKS.add_columns(embeddings.c.vector, unembedded.c.chunk_id.label("waiting_id"))
+        .outerjoin(embeddings, embeddings.c.chunk_id == chunks.c.id)
+        .outerjoin(unembedded, unembedded.c.chunk_id == chunks.c.id)
+    )
+    derived = db.execute(joined.where(chunks.c.document_id == document_id).order_by(chunks.c.position))
+    return StoredDocument(
+        Document(row.source, row.text, row.metadata_json, Outline.from_json(row.outline_json)),
+        row.digest,
+        (row.collection_id, row.revision),
+        read_options(row),
+        [_to_derived(one) for one in derived],
+    )
+
+
+def _to_derived(row: Row[Any]) -> DerivedChunk:
+    vector = None
+    if row.vector is not None:
+        vector = to_matrix([row.vector])[0]
+    return DerivedChunk(_to_chunk(row), row.content_digest, row.terms, vector, row.waiting_id is not None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed
@@ -51,21 +51,25 @@ class SqlCollections:
 
     async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents; raises NotFound."""
-        await self._access.write(lambda db: _delete_collection(db, find_row(db, key).id))
+        await self._access.write(lambda db: _delete_collection(db, key))
 
     async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
         """Return the hashes of the stored documents among sources; empty for an unknown collection."""
         return await self._access.read(lambda db: _read_digests(db, key, sources))
 
     async def ingest(
-        self, key: CollectionKey, options: CollectionOptions, documents: Sequence[SplitDocument]
+        self,
+        key: CollectionKey,
+        options: CollectionOptions,
+        documents: Sequence[SplitDocument],
+        unchanged: Mapping[str, str],
     ) -> IngestResult:
         """Store documents with their chunks, all or none; creates a missing collection."""
-        return await self._access.write(lambda db: self._ingest(db, key, options, documents))
+        return await self._access.write(lambda db: self._ingest(db, key, options, documents, unchanged))
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number; raises NotFound for the collection."""
-        return await self._access.write(lambda db: _delete_documents(db, find_row(db, key).id, sources))
+        return await self._access.write(lambda db: _delete_documents(db, key, sources))
 
     def _create(self, db: Connection, key: CollectionKey, options: CollectionOptions) -> Collection:
         if not self._insert(db, key, options):
@@ -98,12 +102,17 @@ class SqlCollections:
         return True
 
     def _ingest(
-        self, db: Connection, key: CollectionKey, options: CollectionOptions, split: Sequence[SplitDocument]
+        self,
+        db: Connection,
+        key: CollectionKey,
+        options: CollectionOptions,
+        split: Sequence[SplitDocument],
+        unchanged: Mapping[str, str],
     ) -> IngestResult:
         self._insert(db, key, options)
         revision = next_revision(db, key)
         row = find_row(db, key)
-        if read_options(row) != options:
+        if read_options(row) != options or _read_digests(db, key, list(unchanged)) != unchanged:
             raise Conflict(f"collection {key.name!r} was changed meanwhile: send the documents again")
         known = _read_digests(db, key, [one.document.source for one in split])
         changed = [one for one in split if known.get(one.document.source) != one.document.digest]
@@ -122,11 +131,18 @@ class SqlCollections:
 
 def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
     """Return the row of a collection; raises NotFound."""
-    mine = (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
-    row = db.execute(select(collections).where(mine)).one_or_none()
+    row = db.execute(select(collections).where(_is_named(key))).one_or_none()
     if row is None:
-        raise NotFound(f"no collection is named {key.name!r}")
+        raise _not_found(key)
     return row
+
+
+def _is_named(key: CollectionKey) -> ColumnElement[bool]:
+    return (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
+
+
+def _not_found(key: CollectionKey) -> NotFound:
+    return NotFound(f"no collection is named {key.name!r}")
 
 
 def read_options(row: Row[Any]) -> CollectionOptions:
@@ -136,11 +152,10 @@ def read_options(row: Row[Any]) -> CollectionOptions:
 
 def next_revision(db: Connection, key: CollectionKey) -> int:
     """Raise a collection's revision and return it. Writers of one collection then wait for each other."""
-    mine = (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
-    raised = update(collections).where(mine).values(revision=collections.c.revision + 1)
+    raised = update(collections).where(_is_named(key)).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:
-        raise NotFound(f"no collection is named {key.name!r}")
+        raise _not_found(key)
     return int(revision)
 
 
@@ -179,27 +194,32 @@ def _to_collection(row: Row[Any]) -> Collection:
     )
 
 
-def _delete_collection(db: Connection, collection_id: int) -> None:
+def _delete_collection(db: Connection, key: CollectionKey) -> None:
+    # The row goes first: a writer that has it locked ends before, and later ones no longer find it.
+    collection_id = db.execute(
+        delete(collections).where(_is_named(key)).returning(collections.c.id)
+    ).scalar_one_or_none()
+    if collection_id is None:
+        raise _not_found(key)
     for table in (embeddings, unembedded, chunks, documents, removals):
         db.execute(delete(table).where(table.c.collection_id == collection_id))
-    db.execute(delete(collections).where(collections.c.id == collection_id))
 
 
 def _read_digests(db: Connection, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
-    mine = (collections.c.tenant == key.tenant) & (collections.c.name == key.name)
     joined = select(documents.c.source, documents.c.digest).join(
         collections, collections.c.id == documents.c.collection_id
     )
     found: dict[str, str] = {}
     for some in batches(list(sources)):
-        found |= {row.source: row.digest for row in db.execute(joined.where(mine, documents.c.source.in_(some)))}
+        found |= {
+            row.source: row.digest for row in db.execute(joined.where(_is_named(key), documents.c.source.in_(some)))
+        }
     return found
 
 
-def _delete_documents(db: Connection, collection_id: int, sources: Sequence[str]) -> int:
-    raised = update(collections).where(collections.c.id == collection_id).values(revision=collections.c.revision + 1)
-    revision = db.execute(raised.returning(collections.c.revision)).scalar_one()
-    return _remove(db, collection_id, revision, sorted(set(sources)))
+def _delete_documents(db: Connection, key: CollectionKey, sources: Sequence[str]) -> int:
+    revision = next_revision(db, key)
+    return _remove(db, find_row(db, key).id, revision, sorted(set(sources)))
 
 
 def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence[str]) -> int:
@@ -230,7 +250,9 @@ def _forget_removals(db: Connection, collection_id: int) -> None:
     newest = select(removals.c.revision).where(mine).order_by(removals.c.revision.desc())
     last = db.execute(newest.offset(MAX_REMOVALS // 2).limit(1)).scalar_one()
     db.execute(delete(removals).where(mine, removals.c.revision <= last))
-    db.execute(update(collections).where(collections.c.id == collection_id).values(whole_revision=last))
+    # A Reembed may have set a later one, which stays.
+    earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
+    db.execute(update(collections).where(earlier).values(whole_revision=last))
 
 
 def _insert_document(db: Connection, collection: Row[Any], revision: int, split: SplitDocument) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from pagantic_common.domain.clock import Clock
+from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, next_revision, read_collection
 from services.context.adapters.store.schema import chunks, collections, embeddings, unembedded
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
+
+VALUE_BYTES = 4  # of a vector
 
 
 class SqlEmbeddings:
@@ -29,17 +33,25 @@ class SqlEmbeddings:
         self._clock = clock
         self._lease_s = lease_s
 
-    async def claim_unembedded(self, limit: int, excluded_models: Sequence[str]) -> UnembeddedChunks | None:
+    async def claim_unembedded(
+        self, limit: int, excluded_models: Sequence[str], *, after: int = 0
+    ) -> UnembeddedChunks | None:
         """Return the oldest chunks of a collection that wait, which no other replica gets for a time."""
         now_s = self._clock.now().timestamp()
+        wanted = _Wanted(limit, excluded_models, after, int(now_s))
         if not self._access.is_shared:
-            return await self._access.read(lambda db: _find_unembedded(db, limit, excluded_models, now_s))
-        return await self._access.write(lambda db: self._claim(db, limit, excluded_models, now_s))
+            return await self._access.read(lambda db: _find_unembedded(db, wanted))
+        return await self._access.write(lambda db: _claim(db, wanted, int(now_s + self._lease_s)))
 
     async def release(self, chunks: UnembeddedChunks) -> None:
         """Let every replica have claimed chunks again."""
         if self._access.is_shared:
             await self._access.write(lambda db: _set_claim(db, chunks.ids, 0))
+
+    async def set_aside(self, chunks: UnembeddedChunks, seconds: int) -> None:
+        """Let no replica have claimed chunks for a time."""
+        until_s = int(self._clock.now().timestamp() + seconds)
+        await self._access.write(lambda db: _set_claim(db, chunks.ids, until_s))
 
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
         """Store embeddings of chunks that are still there and still want this model and prefix."""
@@ -49,27 +61,34 @@ class SqlEmbeddings:
         """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""
         return await self._access.write(lambda db: _change_model(db, key, model, prefixes))
 
-    def _claim(
-        self, db: Connection, limit: int, excluded_models: Sequence[str], now_s: float
-    ) -> UnembeddedChunks | None:
-        found = _find_unembedded(db, limit, excluded_models, now_s)
-        if found is not None:
-            _set_claim(db, found.ids, int(now_s + self._lease_s))
-        return found
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The choice of a claim: how many chunks, without which models, after which collection, and free at what time."""
+
+    limit: int
+    excluded_models: Sequence[str]
+    after: int
+    now_s: int
 
 
-def _find_unembedded(
-    db: Connection, limit: int, excluded_models: Sequence[str], now_s: float
-) -> UnembeddedChunks | None:
-    is_free = unembedded.c.claimed_until <= int(now_s)
-    oldest = (
+def _claim(db: Connection, wanted: _Wanted, until_s: int) -> UnembeddedChunks | None:
+    found = _find_unembedded(db, wanted)
+    if found is not None:
+        _set_claim(db, found.ids, until_s)
+    return found
+
+
+def _find_unembedded(db: Connection, wanted: _Wanted) -> UnembeddedChunks | None:
+    is_free = unembedded.c.claimed_until <= wanted.now_s
+    is_waiting = select(unembedded.c.chunk_id).where(unembedded.c.collection_id == collections.c.id, is_free).exists()
+    next_one = (
         select(collections)
-        .join(unembedded, collections.c.id == unembedded.c.collection_id)
-        .where(collections.c.embedding_model.not_in(excluded_models), is_free)
-        .order_by(unembedded.c.chunk_id)
+        .where(collections.c.embedding_model.not_in(wanted.excluded_models), is_waiting)
+        .order_by(collections.c.id <= wanted.after, collections.c.id)
         .limit(1)
     )
-    first = db.execute(oldest).one_or_none()
+    first = db.execute(next_one).one_or_none()
     if first is None:
         return None
     # Chunks that another replica claims at this moment are passed over; SQLite has no such locks, and needs none.
@@ -78,7 +97,7 @@ def _find_unembedded(
         .join(unembedded, unembedded.c.chunk_id == chunks.c.id)
         .where(unembedded.c.collection_id == first.id, is_free)
         .order_by(chunks.c.id)
-        .limit(limit)
+        .limit(wanted.limit)
         .with_for_update(of=unembedded, skip_locked=True)
     )
     rows = db.execute(waiting).all()
@@ -109,6 +128,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:  # deleted, or embedded by another model now
         return
+    _check_length(db, embedded, vectors)
     waiting: set[int] = set()
     for some in batches(embedded.ids):
         waiting |= set(db.execute(select(unembedded.c.chunk_id).where(unembedded.c.chunk_id.in_(some))).scalars())
@@ -125,6 +145,20 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     ]
     if values:
         db.execute(insert(embeddings), values)
+
+
+def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
+    """Raise PreconditionFailed for vectors of another length than one that the collection has already."""
+    length = func.length(embeddings.c.vector)
+    mine = embeddings.c.collection_id == embedded.collection_id
+    stored_bytes = db.execute(select(length).where(mine).limit(1)).scalar_one_or_none()
+    if stored_bytes is None or stored_bytes == VALUE_BYTES * vectors.shape[1]:
+        return
+    name = db.execute(select(collections.c.name).where(collections.c.id == embedded.collection_id)).scalar_one()
+    raise PreconditionFailed(
+        f"model {embedded.model!r} makes vectors of {vectors.shape[1]} values, but those of collection {name!r} have "
+        f"{stored_bytes // VALUE_BYTES}: embed the collection again with Reembed"
+    )
 
 
 def _change_model(db: Connection, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:

@@ -115,17 +115,19 @@ class CollectionIndex:
         """Return the index after the changes."""
         following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
-        for position, chunk in enumerate(changes.chunks, len(self._ids)):
+        # A damaged store may have chunks without their document, which nobody could cite.
+        chunks = [chunk for chunk in changes.chunks if chunk.document_id in following._ordinals]
+        for position, chunk in enumerate(chunks, len(self._ids)):
             following._positions[chunk.id] = position
-        following._ids = _appended(self._ids, [chunk.id for chunk in changes.chunks])
-        following._digests = _appended(self._digests, [chunk.digest for chunk in changes.chunks])
-        owners = [following._ordinals[chunk.document_id] for chunk in changes.chunks]
+        following._ids = _appended(self._ids, [chunk.id for chunk in chunks])
+        following._digests = _appended(self._digests, [chunk.digest for chunk in chunks])
+        owners = [following._ordinals[chunk.document_id] for chunk in chunks]
         following._owners = _appended(self._owners, owners)
         following._document_count = len(following._documents)
         more_chars = sum(len(one.metadata_json) + len(one.source) for one in changes.documents)
         following._text_chars = self._text_chars + more_chars
         following.alive = following._mask_of(self.alive, changes.removed_document_ids)
-        following.lexical = self.lexical.extend([chunk.terms for chunk in changes.chunks], following.alive)
+        following.lexical = self.lexical.extend([chunk.terms for chunk in chunks], following.alive)
         following.vectors = following._extended(self.vectors, changes)
         following._filters = dict(self._filters)
         return following
@@ -147,6 +149,10 @@ class CollectionIndex:
         """Tell whether a chunk is found by searches."""
         position = self._positions.get(chunk_id, len(self.alive))
         return position < len(self.alive) and bool(self.alive[position])
+
+    def live_ids(self) -> list[int]:
+        """Return the ids of all chunks that searches find."""
+        return self.ids_at(np.flatnonzero(self.alive))
 
     def ids_at(self, positions: NDArray[np.intp]) -> list[int]:
         """Return the ids of the chunks at positions."""

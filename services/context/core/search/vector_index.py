@@ -51,7 +51,10 @@ class VectorIndex:
         return int(np.count_nonzero(self._has_vector & mask))
 
     def extend(self, size: int, positions: Sequence[int], vectors: Vectors) -> VectorIndex:
-        """Return an index of `size` positions, with a vector at each of `positions`, which had none before."""
+        """Return an index of `size` positions, with a vector at each of `positions`, which had none before.
+
+        Vectors of another length take the place of all that there were.
+        """
         has_vector = np.zeros(size, dtype=np.bool_)
         has_vector[: len(self._has_vector)] = self._has_vector
         matrix, signs = self._matrix, self._signs
@@ -64,6 +67,8 @@ class VectorIndex:
                 known = min(len(self._has_vector), len(self._matrix))  # later positions came without vectors
                 if self._matrix.shape[1] == dimensions:
                     matrix[:known], signs[:, :known] = self._matrix[:known], self._signs[:, :known]
+                else:
+                    has_vector[:] = False
             matrix[positions] = vectors
             signs[:, positions] = signs_of(vectors)
             has_vector[positions] = True

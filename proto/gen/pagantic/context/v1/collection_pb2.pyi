@@ -77,7 +77,7 @@ class Document(_message.Message):
     source: _builtins.str
     """Origin; unique within a collection. Shown with each chunk."""
     content: _builtins.str
-    """The text of the document."""
+    """The text of the document, without NUL characters (U+0000)."""
     metadata_json: _builtins.str
     """Other properties, as a JSON object of at most 16 KiB; copied to each chunk."""
     def __init__(

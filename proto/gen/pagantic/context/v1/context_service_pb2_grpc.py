@@ -150,7 +150,8 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request, context):
-        """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored.
+        """Derives chunks' terms and digests and a sample of embeddings from the stored texts again, compares them with what is
+        stored, and finds chunks, embeddings and documents that are lost. A change meanwhile is no difference.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

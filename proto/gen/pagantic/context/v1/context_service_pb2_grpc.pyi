@@ -55,7 +55,9 @@ class ContextServiceStub:
     Reembed: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]
     """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]
-    """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
+    """Derives chunks' terms and digests and a sample of embeddings from the stored texts again, compares them with what is
+    stored, and finds chunks, embeddings and documents that are lost. A change meanwhile is no difference.
+    """
     Delete: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]
     """Removes the documents of the given sources."""
     Retrieve: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.RetrieveRequest, _context_service_pb2.RetrieveResponse]
@@ -90,7 +92,9 @@ class ContextServiceAsyncStub(ContextServiceStub):
     Reembed: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReembedRequest, _context_service_pb2.ReembedResponse]  # type: ignore[assignment]
     """Embeds a collection again with another model, in the background; searches by vectors find what is embedded already."""
     Verify: _aio.UnaryUnaryMultiCallable[_context_service_pb2.VerifyRequest, _context_service_pb2.VerifyResponse]  # type: ignore[assignment]
-    """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
+    """Derives chunks' terms and digests and a sample of embeddings from the stored texts again, compares them with what is
+    stored, and finds chunks, embeddings and documents that are lost. A change meanwhile is no difference.
+    """
     Delete: _aio.UnaryUnaryMultiCallable[_context_service_pb2.DeleteRequest, _context_service_pb2.DeleteResponse]  # type: ignore[assignment]
     """Removes the documents of the given sources."""
     Retrieve: _aio.UnaryUnaryMultiCallable[_context_service_pb2.RetrieveRequest, _context_service_pb2.RetrieveResponse]  # type: ignore[assignment]
@@ -170,7 +174,9 @@ class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _context_service_pb2.VerifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_context_service_pb2.VerifyResponse, _abc.Awaitable[_context_service_pb2.VerifyResponse]]:
-        """Derives chunks' terms and a sample of embeddings from the stored texts again, and compares them with what is stored."""
+        """Derives chunks' terms and digests and a sample of embeddings from the stored texts again, compares them with what is
+        stored, and finds chunks, embeddings and documents that are lost. A change meanwhile is no difference.
+        """
 
     @_abc_1.abstractmethod
     def Delete(

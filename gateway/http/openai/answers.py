@@ -1,0 +1,151 @@
+"""Responses of the orchestrator in the form of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import json_format
+
+from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.constraint.v1 import contract_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.enums import name_of
+
+_FINISH_REASONS = {
+    generation_pb2.FINISH_REASON_LENGTH: "length",
+    generation_pb2.FINISH_REASON_TOOL: "tool_calls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What every part of an answer begins with: its id, the model that the client named, and the time in seconds."""
+
+    id: str
+    model: str
+    created_s: int
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """Return the fields for an object of this kind."""
+        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model}
+
+
+def completion_of(
+    heading: Heading, responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]
+) -> dict[str, Any]:
+    """Return the object `chat.completion` of the responses, one for each choice."""
+    return {
+        **heading.of("chat.completion"),
+        "choices": [_choice(index, response) for index, response in enumerate(responses)],
+        "usage": usage_of(responses),
+        "service_tier": "default",
+        "pagantic": extension_of(responses, ignored),
+    }
+
+
+def _choice(index: int, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text_of(response) or None, "refusal": None}
+    if response.reasoning:
+        message["reasoning_content"] = response.reasoning
+    if response.tool_calls:
+        message["tool_calls"] = [_call(call) for call in response.tool_calls]
+    elif message["content"] is None:
+        message["content"] = ""
+    return {
+        "index": index,
+        "message": message,
+        "finish_reason": finish_reason_of(response),
+        "logprobs": logprobs_of(response),
+    }
+
+
+def _call(call: message_pb2.ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+
+
+def is_cut(response: execution_pb2.SystemResponse) -> bool:
+    """Tell whether the response failed only because a limit cut its output, which this API calls a finish reason."""
+    return response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
+
+
+def text_of(response: execution_pb2.SystemResponse) -> str:
+    """Return the answer: as JSON where a schema was given, else as text."""
+    if response.structured_output_json and not response.citations:
+        return response.structured_output_json
+    return response.content
+
+
+def finish_reason_of(response: execution_pb2.SystemResponse) -> str:
+    """Return why the answer ended."""
+    if is_cut(response):
+        return "length"
+    return _FINISH_REASONS.get(response.finish_reason, "stop")
+
+
+def logprobs_of(response: execution_pb2.SystemResponse) -> dict[str, Any] | None:
+    """Return the log-probabilities of the answer's tokens; None where none were asked for."""
+    if not response.logprobs:
+        return None
+    content = [
+        {**_logprob(token), "top_logprobs": [_logprob(other) for other in token.top]} for token in response.logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _logprob(token: generation_pb2.TokenLogprob) -> dict[str, Any]:
+    return {
+        "token": token.piece.decode(errors="replace"),
+        "bytes": list(token.piece),
+        "logprob": token.logprob,
+    }
+
+
+def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
+    """Return the usage of all responses together. The prompt counts once for each choice: each has read it."""
+    usages = [response.token_usage for response in responses]
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    output = sum(usage.output_tokens for usage in usages)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_prompt_tokens for usage in usages)},
+        "completion_tokens_details": {"reasoning_tokens": sum(usage.reasoning_tokens for usage in usages)},
+    }
+
+
+def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]) -> dict[str, Any]:
+    """Return what the responses say that this API has no field for.
+
+    Args:
+        responses: One for each choice; the first is told of in full, the others by their ids.
+        ignored: Fields of the request that changed nothing.
+    """
+    first = responses[0]
+    told: dict[str, Any] = {"request_id": first.request_id, "request_ids": [one.request_id for one in responses]}
+    if first.HasField("validation"):
+        told["guarantee"] = name_of(contract_pb2.Guarantee, first.validation.guarantee, "GUARANTEE_")
+        told["violations"] = [_plain(violation) for violation in first.validation.remaining_violations]
+    if first.HasField("confidence"):
+        told["confidence"] = first.confidence
+        told["confidence_source"] = name_of(
+            execution_pb2.ConfidenceSource, first.confidence_source, "CONFIDENCE_SOURCE_"
+        )
+    if first.HasField("not_in_sources"):
+        told["not_in_sources"] = first.not_in_sources
+    if first.HasField("effective_seed"):
+        told["seed"] = first.effective_seed
+    for name in ("citations", "warnings", "candidates", "step_results", "tool_calls_made"):
+        if values := getattr(first, name):
+            told[name] = [_plain(value) for value in values]
+    if ignored:
+        told["ignored"] = list(ignored)
+    return told
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return plain

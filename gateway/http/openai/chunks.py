@@ -1,0 +1,98 @@
+"""The stream of `/v1/chat/completions`: turns the events of executions into chunks. Pure: events in, chunks out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gateway.http.openai.answers import (
+    Heading,
+    extension_of,
+    finish_reason_of,
+    is_cut,
+    logprobs_of,
+    text_of,
+    usage_of,
+)
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client.responses import raise_for_error
+from pagantic_common.domain.errors import Aborted
+
+_KIND = "chat.completion.chunk"
+
+
+class ChoiceChunks:
+    """The chunks of one choice, in the order of its events."""
+
+    def __init__(self, heading: Heading, index: int) -> None:
+        self._heading = heading
+        self._index = index
+        self._sent = ""
+        self._has_sent = False
+        self.response: execution_pb2.SystemResponse | None = None
+
+    def first(self) -> dict[str, Any]:
+        """Return the chunk that names the role."""
+        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of an event.
+
+        Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
+        """
+        match event.WhichOneof("event"):
+            case "content_delta":
+                self._sent += event.content_delta.text
+                yield self._delta({"content": event.content_delta.text})
+            case "reasoning_delta":
+                yield self._delta({"reasoning_content": event.reasoning_delta.text})
+            case "tool_call_delta":
+                yield self._delta({"tool_calls": [_call_delta(event)]})
+            case "attempt_discarded" if self._has_sent:
+                raise Aborted(
+                    f"attempt {event.attempt_discarded.attempt} was discarded after its text was sent: "
+                    f"{event.attempt_discarded.reason}: send the request again, or without stream"
+                )
+            case "completed":
+                yield from self._end(event.completed.response)
+
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
+        if not is_cut(response):
+            raise_for_error(response)
+        text = text_of(response)
+        if not self._sent and text:
+            yield self._delta({"content": text})
+        self.response = response
+        yield self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        self._has_sent = True
+        return self._chunk(delta)
+
+    def _chunk(
+        self, delta: dict[str, Any], *, finish_reason: str | None = None, logprobs: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
+        return {**self._heading.of(_KIND), "choices": [choice]}
+
+
+def last_chunks(
+    heading: Heading,
+    responses: Sequence[execution_pb2.SystemResponse],
+    ignored: Sequence[str],
+    *,
+    includes_usage: bool,
+) -> Iterator[dict[str, Any]]:
+    """Yield the chunk that ends a stream: the usage if it was asked for, and what this API has no field for."""
+    if includes_usage:
+        extension = extension_of(responses, ignored)
+        yield {**heading.of(_KIND), "choices": [], "usage": usage_of(responses), "pagantic": extension}
+
+
+def _call_delta(event: event_pb2.ExecutionEvent) -> dict[str, Any]:
+    delta = event.tool_call_delta
+    function: dict[str, Any] = {"arguments": delta.arguments_json}
+    if not delta.name:
+        return {"index": delta.index, "function": function}
+    function["name"] = delta.name
+    return {"index": delta.index, "id": delta.id, "type": "function", "function": function}

@@ -1,0 +1,193 @@
+"""A request of `/v1/chat/completions` as a SystemRequest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+
+from gateway.http.openai.forms import ChatForm, ContentPart, FunctionForm, MessageForm, NamedFunction, ToolChoiceForm, ToolForm
+from pagantic.common.v1 import message_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.messages import duration_to_proto
+from pagantic_common.domain.errors import InvalidRequest
+
+SEEDS = 1 << 64
+_ROLES = {
+    "system": message_pb2.ROLE_SYSTEM,
+    "developer": message_pb2.ROLE_SYSTEM,
+    "user": message_pb2.ROLE_USER,
+    "assistant": message_pb2.ROLE_ASSISTANT,
+    "tool": message_pb2.ROLE_TOOL,
+}
+_CHOICE_MODES = {
+    "auto": message_pb2.TOOL_CHOICE_MODE_AUTO,
+    "none": message_pb2.TOOL_CHOICE_MODE_NONE,
+    "required": message_pb2.TOOL_CHOICE_MODE_REQUIRED,
+}
+_ANY_OBJECT = '{"type":"object"}'
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+def request_of(form: ChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+
+    The field `pagantic` of the form is a SystemRequest as JSON, over which the other fields are laid.
+
+    Args:
+        form: What the client sent.
+        alias: Of the model that the form names.
+        call_s: Longest time of the request, if it names no shorter one.
+    """
+    if form.modalities and form.modalities != ["text"]:
+        raise InvalidRequest(f"modalities are {form.modalities}: answers here are text, so send ['text'] or leave it out")
+    request = _extension(form.pagantic or {})
+    request.messages.extend(_messages(form.messages))
+    _set_output(request, form)
+    _set_tools(request, form)
+    _set_hints(request.hints, form)
+    if alias:
+        request.hints.model = alias
+    if not request.mode:
+        request.mode = execution_pb2.MODE_CHAT
+        if request.output.schema_json:
+            request.mode = execution_pb2.MODE_STRUCTURED
+    asked_s = request.hints.timeout.ToMilliseconds() / 1000
+    if not asked_s or asked_s > call_s:
+        request.hints.timeout.CopyFrom(duration_to_proto(call_s))
+    return request
+
+
+def _extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
+    if "messages" in fields:
+        raise InvalidRequest("pagantic.messages is set: the messages are those of the request itself")
+    try:
+        return json_format.ParseDict(dict(fields), execution_pb2.SystemRequest())
+    except (json_format.ParseError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"pagantic is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
+
+
+def _messages(forms: Sequence[MessageForm]) -> list[message_pb2.Message]:
+    names_of_calls: dict[str, str] = {}
+    messages = []
+    for index, form in enumerate(forms):
+        messages.append(_message(form, f"messages[{index}]", names_of_calls))
+        names_of_calls.update({call.id: call.name for call in messages[-1].tool_calls})
+    return messages
+
+
+def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -> message_pb2.Message:
+    if form.role == "function":
+        raise InvalidRequest(f"{place}.role is 'function', which is of an earlier API: send 'tool' with a tool_call_id")
+    message = message_pb2.Message(role=_ROLES[form.role], content=_text_of(form, place))
+    if form.role == "assistant":
+        message.reasoning = form.reasoning_content or ""
+        for number, call in enumerate(form.tool_calls or ()):
+            if call.function is None:
+                raise InvalidRequest(f"{place}.tool_calls[{number}] calls no function, and only functions are known")
+            arguments = call.function.arguments or "{}"
+            message.tool_calls.add(id=call.id, name=call.function.name, arguments_json=arguments)
+    if form.role == "tool":
+        message.tool_call_id = form.tool_call_id or ""
+        message.name = names_of_calls.get(message.tool_call_id, "")
+        if not message.name:
+            raise InvalidRequest(
+                f"{place}.tool_call_id is {message.tool_call_id[:128]!r}: no tool call of a message before has this id"
+            )
+    return message
+
+
+def _text_of(form: MessageForm, place: str) -> str:
+    if form.content is None:
+        return form.refusal or ""
+    if isinstance(form.content, str):
+        return form.content
+    return "".join(_part_text(part, f"{place}.content[{index}]") for index, part in enumerate(form.content))
+
+
+def _part_text(part: ContentPart, place: str) -> str:
+    text = part.text
+    if part.type == "refusal":
+        text = part.refusal
+    if part.type not in ("text", "refusal") or text is None:
+        raise InvalidRequest(f"{place} has the type {part.type[:64]!r}: models here read parts of the type 'text'")
+    return text
+
+
+def _set_output(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
+    form_of_answer = form.response_format
+    if form_of_answer is None or form_of_answer.type == "text":
+        return
+    if form_of_answer.type == "json_object":
+        request.output.schema_json = _ANY_OBJECT
+        return
+    if form_of_answer.json_schema is None or form_of_answer.json_schema.schema_ is None:
+        raise InvalidRequest("response_format.json_schema.schema is missing: send the JSON Schema of the answer")
+    request.output.schema_json = json.dumps(form_of_answer.json_schema.schema_, ensure_ascii=False)
+
+
+def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
+    tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())]
+    tools += form.functions or ()
+    choice = form.tool_choice
+    if choice is None and form.function_call is not None:
+        choice = _choice_of(form.function_call)
+    if choice is None or isinstance(choice, str):
+        mode, named = choice, ""
+    elif choice.allowed_tools is not None:
+        mode, named = choice.allowed_tools.mode, ""
+        allowed = {_function_of(tool, "tool_choice.allowed_tools").name for tool in choice.allowed_tools.tools}
+        tools = [tool for tool in tools if tool.name in allowed]
+    elif choice.function is not None:
+        mode, named = None, choice.function.name
+    else:
+        raise InvalidRequest(f"tool_choice has the type {choice.type[:64]!r}: send 'function' or 'allowed_tools'")
+    for tool in tools:
+        request.client_tools.add(
+            name=tool.name,
+            description=tool.description or "",
+            parameters_json=json.dumps(tool.parameters or _NO_PARAMETERS, ensure_ascii=False),
+        )
+    if named:
+        request.hints.tool_choice.tool_name = named
+    elif mode is not None:
+        request.hints.tool_choice.mode = _CHOICE_MODES[mode]
+    elif not request.client_tools and not request.tools and not request.hints.HasField("tool_choice"):
+        # Without names, a chat is offered every tool of the deployment; clients of this API expect none.
+        request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
+
+
+def _choice_of(call: str | NamedFunction) -> Any:
+    if isinstance(call, str):
+        return call
+    return ToolChoiceForm(type="function", function=call)
+
+
+def _function_of(tool: ToolForm, place: str) -> FunctionForm:
+    if tool.type != "function" or tool.function is None:
+        raise InvalidRequest(f"{place} has the type {tool.type[:64]!r}: only tools of the type 'function' are known")
+    return tool.function
+
+
+def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
+    hints.max_tokens = form.max_completion_tokens or form.max_tokens or hints.max_tokens
+    for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
+        if (value := getattr(form, name)) is not None:
+            setattr(hints, name, value)
+    if form.seed is not None:
+        hints.seed = form.seed % SEEDS
+    if form.stop:
+        hints.stop.extend([form.stop] if isinstance(form.stop, str) else form.stop)
+    for token, bias in (form.logit_bias or {}).items():
+        if not bias:
+            continue
+        if not token.isdecimal():
+            raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens, which are numbers")
+        hints.logit_bias[int(token)] = bias
+    if form.logprobs:
+        hints.top_logprobs = form.top_logprobs or 0
+    if form.reasoning_effort == "none":
+        hints.reasoning.mode = generation_pb2.REASONING_MODE_OFF
