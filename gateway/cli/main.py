@@ -13,7 +13,7 @@ from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import calibrate, documents, ingest
-from gateway.cli.serving import local, mcp
+from gateway.cli.serving import http, local, mcp
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -47,6 +47,7 @@ for _command in (
     calibrate.calibrate,
     catalog.tools,
     catalog.models,
+    http.serve,
     mcp.mcp,
 ):
     app.command(cls=PlainCommand)(_command)

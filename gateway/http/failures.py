@@ -11,7 +11,7 @@ from pagantic_common.rpc.status import MessageTooLarge, status_code_of
 
 CLIENT_LEFT = 499
 _STATUS_OF_CODE: dict[ErrorCode | None, int] = {
-    ErrorCode.INFERENCE_MODEL_UNAVAILABLE: 404,
+    ErrorCode.CONFIG_NO_ENGINE: 404,
     ErrorCode.QUOTA_RATE: 429,
     ErrorCode.QUOTA_CONCURRENCY: 429,
     ErrorCode.QUOTA_BUDGET: 429,
@@ -54,7 +54,7 @@ def error_of(error: PaganticError, request_id: str = "") -> dict[str, Any]:
     code = status_code_of(error).name
     if error.code is not None:
         code = error.code.value
-    described = _error(status_of(error), code, str(error))
+    described = _error(status_of(error), code, str(error).removeprefix("hints."))
     described["pagantic"] = {
         "request_id": request_id,
         "retryable": is_retryable(error),

@@ -73,7 +73,7 @@ def is_cut(response: execution_pb2.SystemResponse) -> bool:
 
 def text_of(response: execution_pb2.SystemResponse) -> str:
     """Return the answer: as JSON where a schema was given, else as text."""
-    if response.structured_output_json and not response.citations:
+    if response.structured_output_json and not response.citations and not is_cut(response):
         return response.structured_output_json
     return response.content
 

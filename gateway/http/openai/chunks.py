@@ -24,9 +24,10 @@ _KIND = "chat.completion.chunk"
 class ChoiceChunks:
     """The chunks of one choice, in the order of its events."""
 
-    def __init__(self, heading: Heading, index: int) -> None:
+    def __init__(self, heading: Heading, index: int, ignored: Sequence[str]) -> None:
         self._heading = heading
         self._index = index
+        self._ignored = ignored
         self._sent = ""
         self._has_sent = False
         self.response: execution_pb2.SystemResponse | None = None
@@ -63,7 +64,8 @@ class ChoiceChunks:
         if not self._sent and text:
             yield self._delta({"content": text})
         self.response = response
-        yield self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
+        last = self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
+        yield {**last, "pagantic": extension_of([response], self._ignored)}
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         self._has_sent = True
@@ -76,17 +78,9 @@ class ChoiceChunks:
         return {**self._heading.of(_KIND), "choices": [choice]}
 
 
-def last_chunks(
-    heading: Heading,
-    responses: Sequence[execution_pb2.SystemResponse],
-    ignored: Sequence[str],
-    *,
-    includes_usage: bool,
-) -> Iterator[dict[str, Any]]:
-    """Yield the chunk that ends a stream: the usage if it was asked for, and what this API has no field for."""
-    if includes_usage:
-        extension = extension_of(responses, ignored)
-        yield {**heading.of(_KIND), "choices": [], "usage": usage_of(responses), "pagantic": extension}
+def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
+    """Return the chunk with the usage of all choices, which ends a stream whose client asked for it."""
+    return {**heading.of(_KIND), "choices": [], "usage": usage_of(responses)}
 
 
 def _call_delta(event: event_pb2.ExecutionEvent) -> dict[str, Any]:

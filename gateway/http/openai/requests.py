@@ -8,7 +8,15 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from gateway.http.openai.forms import ChatForm, ContentPart, FunctionForm, MessageForm, NamedFunction, ToolChoiceForm, ToolForm
+from gateway.http.openai.forms import (
+    ChatForm,
+    ContentPart,
+    FunctionForm,
+    MessageForm,
+    NamedFunction,
+    ToolChoiceForm,
+    ToolForm,
+)
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -43,7 +51,7 @@ def request_of(form: ChatForm, alias: str, call_s: float) -> execution_pb2.Syste
         call_s: Longest time of the request, if it names no shorter one.
     """
     if form.modalities and form.modalities != ["text"]:
-        raise InvalidRequest(f"modalities are {form.modalities}: answers here are text, so send ['text'] or leave it out")
+        raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
     request = _extension(form.pagantic or {})
     request.messages.extend(_messages(form.messages))
     _set_output(request, form)
@@ -185,7 +193,7 @@ def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
         if not bias:
             continue
         if not token.isdecimal():
-            raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens, which are numbers")
+            raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens")
         hints.logit_bias[int(token)] = bias
     if form.logprobs:
         hints.top_logprobs = form.top_logprobs or 0

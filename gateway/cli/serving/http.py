@@ -1,0 +1,33 @@
+"""The command that serves clients of OpenAI's API; its packages are loaded when it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Annotated
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.failures import EXIT_FAILED, EXIT_USAGE
+from gateway.cli.output import note, reporting_errors
+
+
+def serve(
+    *,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", min=0, max=65535, help="Port; else PAGANTIC_HTTP_PORT, 8080.")
+    ] = None,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """Serve OpenAI's API and the native one over HTTP."""
+    if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
+        typer.echo("this installation lacks the HTTP server: `pip install 'pagantic[http]'` brings it", err=True)
+        raise typer.Exit(EXIT_USAGE)
+    from gateway.http import program  # noqa: PLC0415 - the base package is the client, without the server
+
+    with reporting_errors():
+        try:
+            program.run(address, port, lambda url: note(f"serving {url}; Ctrl-C ends it"))
+        except OSError as error:
+            typer.echo(f"cannot listen: {(error.strerror or str(error)).lower()}: choose another --port", err=True)
+            raise typer.Exit(EXIT_FAILED) from None

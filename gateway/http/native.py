@@ -1,0 +1,49 @@
+"""The native API: a SystemRequest as JSON, its events as they happen, and what the orchestrator keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from gateway.http.running import merge_events
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.codec.messages import duration_to_proto
+from pagantic_common.domain.errors import InvalidRequest
+
+QUIET_S = 15.0
+
+
+def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request of a body; raises InvalidRequest where it is none."""
+    try:
+        request = json_format.ParseDict(value, execution_pb2.SystemRequest())
+    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidRequest(f"the body is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
+    request.request_id = request.request_id or request_id
+    asked_s = request.hints.timeout.ToMilliseconds() / 1000
+    if not asked_s or asked_s > call_s:
+        request.hints.timeout.CopyFrom(duration_to_proto(call_s))
+    return request
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """Return a message as JSON has it, with the names of the contract."""
+    fields: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return fields
+
+
+async def stream_events(client: AsyncClient, request: execution_pb2.SystemRequest) -> AsyncGenerator[str, None]:
+    """Yield the events of a request as server-sent events; the last is `completed`. Raises what did not run."""
+    async with aclosing(merge_events(client, [request], QUIET_S)) as events:
+        async for one in events:
+            if one is None:
+                yield ": nothing happened for a while\n\n"
+                continue
+            _, event = one
+            text = json_format.MessageToJson(event, preserving_proto_field_name=True, indent=None)
+            yield f"id: {event.sequence}\nevent: {event.WhichOneof('event')}\ndata: {text}\n\n"

@@ -1,0 +1,130 @@
+"""`/v1/chat/completions`, `/v1/models`: runs what clients of OpenAI's API ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from gateway.http.failures import error_of
+from gateway.http.openai.answers import Heading, completion_of, is_cut
+from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.requests import request_of
+from gateway.http.running import merge_events
+from gateway.http.settings import HttpSettings
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.client.responses import raise_for_error
+from pagantic_common.domain.errors import NotFound, PaganticError
+
+QUIET_S = 15.0
+_ID_PREFIX = "chatcmpl-"
+_DONE = "data: [DONE]\n\n"
+_QUIET = ": the answer is still being made\n\n"
+
+
+class Chat:
+    """One request of `/v1/chat/completions`.
+
+    Args:
+        value: The body as JSON; raises InvalidRequest where it is no request.
+        settings: Name the models, and bound the time.
+        request_id: Of the first choice; the others have its number behind it.
+    """
+
+    def __init__(self, value: Any, settings: HttpSettings, request_id: str) -> None:
+        self._form: ChatForm = read_form(value)
+        request = request_of(self._form, settings.alias_of(self._form.model), settings.call_s)
+        self.request_id = request.request_id or request_id
+        self._requests = [_numbered(request, self.request_id, index) for index in range(self._form.n or 1)]
+        self._heading = Heading(_ID_PREFIX + self.request_id, self._form.model or "default", int(time.time()))
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants a stream."""
+        return bool(self._form.stream)
+
+    async def complete(self, client: AsyncClient) -> dict[str, Any]:
+        """Return the whole answer; raises PaganticError."""
+        responses = await asyncio.gather(*map(client.execute, self._requests))
+        for response in responses:
+            if not is_cut(response):
+                raise_for_error(response)
+        return completion_of(self._heading, responses, self._form.ignored)
+
+    async def stream(self, client: AsyncClient) -> AsyncGenerator[str, None]:
+        """Yield server-sent events; an error after the first one is an event, too. Raises an error before it."""
+        choices = [ChoiceChunks(self._heading, index, self._form.ignored) for index in range(len(self._requests))]
+        has_begun = False
+        try:
+            async with aclosing(merge_events(client, self._requests, QUIET_S)) as events:
+                async for one in events:
+                    if not has_begun:
+                        has_begun = True
+                        for choice in choices:
+                            yield _event(choice.first())
+                    if one is None:
+                        yield _QUIET
+                        continue
+                    position, event = one
+                    for chunk in choices[position].of(event):
+                        yield _event(chunk)
+        except PaganticError as error:
+            if not has_begun:
+                raise
+            yield _event({"error": error_of(error, self.request_id)})
+        else:
+            if self._form.includes_usage:
+                yield _event(usage_chunk(self._heading, _responses(choices)))
+        yield _DONE
+
+
+def _responses(choices: Sequence[ChoiceChunks]) -> list[execution_pb2.SystemResponse]:
+    return [choice.response for choice in choices if choice.response is not None]
+
+
+def _numbered(request: execution_pb2.SystemRequest, request_id: str, index: int) -> execution_pb2.SystemRequest:
+    """Return the request of one choice: under an id, and with a seed, of its own."""
+    own = execution_pb2.SystemRequest()
+    own.CopyFrom(request)
+    own.request_id = request_id
+    if index:
+        own.request_id = f"{request_id[:120]}.{index + 1}"
+        if own.hints.HasField("seed"):
+            own.hints.seed = (own.hints.seed + index) % (1 << 64)
+    return own
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+async def list_models(client: AsyncClient, settings: HttpSettings) -> dict[str, Any]:
+    """Return the models that a client may name: those that are served, and the names that stand for them."""
+    served = await client.list_models()
+    named = [name for name in settings.models if name != "*"]
+    return {"object": "list", "data": [*map(_served, served), *(_model(name) for name in named)]}
+
+
+async def find_model(client: AsyncClient, settings: HttpSettings, name: str) -> dict[str, Any]:
+    """Return a model that a client may name; raises NotFound."""
+    for model in await client.list_models():
+        if model.name == name:
+            return _served(model)
+    if name in settings.models or "*" in settings.models:
+        return _model(name)
+    raise NotFound(f"there is no model {name!r}: GET /v1/models lists those there are")
+
+
+def _served(model: message_pb2.ModelInfo) -> dict[str, Any]:
+    extension = {"context_window": model.context_window, "capabilities": list(model.capabilities)}
+    return {**_model(model.name), "pagantic": extension}
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "pagantic"}

@@ -1,0 +1,57 @@
+"""Runs the HTTP gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.http.app import HttpApp
+from gateway.http.settings import HttpSettings
+from gateway.web.callers import Callers
+from gateway.web.serving import log_to_stderr, serve_app
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.rpc.access.tls.calling import find_target
+from pagantic_common.settings import load_settings
+from pagantic_common.telemetry.names import READINESS
+
+PATH = "/v1"
+PROBE_S = 2.0
+
+
+def run(address: str, port: int | None, announce: Callable[[str], None]) -> None:
+    """Serve clients until SIGINT or SIGTERM; `announce` is told the URL. Raises OSError without the port."""
+    log_to_stderr()
+    settings = load_settings(HttpSettings)
+    if port is not None:
+        settings = settings.model_copy(update={"port": port})
+    asyncio.run(_serve(settings, address, announce))
+
+
+async def _serve(settings: HttpSettings, address: str, announce: Callable[[str], None]) -> None:
+    async with open_app(settings, address) as app:
+        await serve_app(app, settings, PATH, announce)
+
+
+@asynccontextmanager
+async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpApp]:
+    """Yield the application of the deployment whose orchestrator has this address."""
+    async with (
+        AsyncClient(address, timeout_s=settings.call_s) as client,
+        find_target(client.address, os.environ).open(MAX_MESSAGE_BYTES) as channel,
+    ):
+        health: health_pb2_grpc.HealthAsyncStub = health_pb2_grpc.HealthStub(channel)
+
+        async def is_ready() -> bool:
+            try:
+                reply = await health.Check(health_pb2.HealthCheckRequest(service=READINESS), timeout=PROBE_S)
+            except grpc.aio.AioRpcError:
+                return False
+            return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+        yield HttpApp(Callers(client), settings, is_ready)

@@ -1,0 +1,78 @@
+"""Runs work for a client, and stops it when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import AsyncClient
+
+ResultT = TypeVar("ResultT")
+WAITING_EVENTS = 64
+
+
+async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Return the result of the work; cancels it and raises ClientDisconnect when the client leaves before."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def merge_events(
+    client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest], quiet_s: float
+) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:
+    """Run requests at once, and yield their events with the position of the request, and None after a quiet time.
+
+    Raises the error of the first that fails to run. Closing the generator cancels all of them.
+    """
+    waiting: asyncio.Queue[tuple[int, event_pb2.ExecutionEvent | Exception | None]] = asyncio.Queue(WAITING_EVENTS)
+
+    async def follow(position: int, request: execution_pb2.SystemRequest) -> None:
+        try:
+            async with aclosing(client.stream(request)) as events:
+                async for event in events:
+                    await waiting.put((position, event))
+        except Exception as error:  # noqa: BLE001 - the reader of the queue raises it
+            await waiting.put((position, error))
+        else:
+            await waiting.put((position, None))
+
+    following = [asyncio.create_task(follow(*numbered)) for numbered in enumerate(requests)]
+    running = len(following)
+    try:
+        while running:
+            try:
+                position, event = await asyncio.wait_for(waiting.get(), quiet_s)
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(event, Exception):
+                raise event
+            if event is None:
+                running -= 1
+            else:
+                yield position, event
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
