@@ -9,6 +9,7 @@ import re
 import pytest
 from google.protobuf import json_format
 
+from gateway.http.settings import HttpSettings
 from gateway.mcp.settings import McpSettings
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.settings import CallerSettings, InnerSettings, ServiceSettings
@@ -68,8 +69,9 @@ def test_the_settings_page_has_exactly_the_settings_of_a_service(area):
     assert settings_of(area.capitalize()) == own
 
 
-def test_the_settings_page_has_exactly_the_settings_of_the_mcp_server():
-    assert settings_of("MCP server") == upper_names(McpSettings)
+@pytest.mark.parametrize(("title", "settings"), [("MCP server", McpSettings), ("HTTP gateway", HttpSettings)])
+def test_the_settings_page_has_exactly_the_settings_of_a_door(title, settings):
+    assert settings_of(title) == upper_names(settings)
 
 
 def test_the_settings_page_has_exactly_the_settings_that_services_share():
