@@ -180,7 +180,7 @@ async def _send_events(events: AsyncGenerator[str, None], scope: Scope, send: Se
 def _json(body: bytes) -> Any:
     """Return the value of a body; raises InvalidRequest for one that is no JSON object."""
     try:
-        value = parse_json(body.decode())
+        value = parse_json(body.decode(), is_rewritable=True)
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except JsonTextError as error:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from pagantic_common.domain.errors import InvalidRequest
 
 MAX_CHOICES = 8
 MAX_STOPS = 16
 MAX_MESSAGES = 10_000
+MAX_TOKENS = (1 << 31) - 1
 
 
 class Form(BaseModel):
@@ -123,8 +125,8 @@ class ChatForm(Form):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
@@ -154,13 +156,22 @@ class ChatForm(Form):
         return sorted(self.model_extra or ())
 
 
+_FIELDS = {"schema"}.union(*(form.model_fields for form in Form.__subclasses__()))
+
+
 def read_form(value: Any) -> ChatForm:
     """Return a request; raises InvalidRequest that names the field that is wrong."""
     try:
         return ChatForm.model_validate(value)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
+        found = max(error.errors(include_url=False, include_input=False), key=_precision_of)
         raise InvalidRequest(f"{_place_of(found['loc'])}: {found['msg'].lower()}") from None
+
+
+def _precision_of(error: ErrorDetails) -> tuple[int, bool]:
+    """Return how much an error tells: of a value that may have several forms, each form has its own errors."""
+    depth = sum(isinstance(part, int) or part in _FIELDS for part in error["loc"])
+    return depth, not error["type"].endswith("_type")
 
 
 def _place_of(location: tuple[int | str, ...]) -> str:
@@ -169,6 +180,6 @@ def _place_of(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif part in ChatForm.model_fields or part.islower():
+        elif part in _FIELDS:
             text += f".{part}"
     return text.removeprefix(".") or "the body"

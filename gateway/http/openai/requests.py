@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 
 SEEDS = 1 << 64
+_TOKEN = re.compile("[0-9]{1,9}")
 _ROLES = {
     "system": message_pb2.ROLE_SYSTEM,
     "developer": message_pb2.ROLE_SYSTEM,
@@ -192,7 +194,7 @@ def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
     for token, bias in (form.logit_bias or {}).items():
         if not bias:
             continue
-        if not token.isdecimal():
+        if not _TOKEN.fullmatch(token):
             raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens")
         hints.logit_bias[int(token)] = bias
     if form.logprobs:
