@@ -1,0 +1,140 @@
+"""`pagantic serve` before the real system, used by OpenAI's own client."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import openai
+import pytest
+
+from tests.e2e.conftest import ROOT
+from tests.support.killing import wait_until
+
+COLOR = {
+    "type": "object",
+    "properties": {"color": {"enum": ["red", "green", "blue"]}},
+    "required": ["color"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "color", "schema": COLOR}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tells the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def gateway(system):
+    command = [sys.executable, "-m", "gateway.cli.main", "serve", "--port", "0"]
+    names = {"PAGANTIC_HTTP_MODELS": json.dumps({"gpt-4o": ""})}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=system.environment | names, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process.stderr.readline().split()[1].rstrip(";")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM), process.stderr.read()
+
+
+@pytest.fixture
+def client(gateway):
+    with openai.OpenAI(base_url=gateway, api_key="any", max_retries=0, timeout=120) as opened:
+        yield opened
+
+
+def asked(client, text="Say hello.", **fields):
+    fields = {"model": "gpt-4o", "max_tokens": 24, "temperature": 0, "seed": 1} | fields
+    return client.chat.completions.create(messages=[{"role": "user", "content": text}], **fields)
+
+
+def test_a_chat_gives_text_usage_and_probabilities(client):
+    answer = asked(client, n=2, logprobs=True, top_logprobs=2)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    (first, _) = answer.choices
+    assert first.message.content
+    assert "".join(token.token for token in first.logprobs.content).startswith(first.message.content[:5])
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_stream_is_the_answer_in_pieces(client):
+    chunks = list(asked(client, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == asked(client).choices[0].message.content
+    assert chunks[-1].usage.completion_tokens > 0
+    assert chunks[-2].choices[0].finish_reason in ("stop", "length")
+
+
+def test_a_schema_holds_whole_and_streamed_and_a_vote_has_its_confidence(client):
+    answer = asked(client, "Which color is a ripe tomato?", response_format=FORMAT)
+    assert json.loads(answer.choices[0].message.content)["color"] in ("red", "green", "blue")
+    assert answer.pagantic["guarantee"] == "ENFORCED"
+    chunks = list(asked(client, "Which color is a ripe tomato?", response_format=FORMAT, stream=True))
+    assert json.loads("".join(chunk.choices[0].delta.content or "" for chunk in chunks))["color"]
+    vote = {"mode": "MODE_REDUNDANT", "voting": {"n": 3}}
+    voted = asked(client, "Which color is a ripe tomato?", response_format=FORMAT, extra_body={"pagantic": vote})
+    assert 0 < voted.pagantic["confidence"] <= 1
+
+
+def test_a_tool_is_called_and_its_result_read(client):
+    text = "What is the weather in Paris?"
+    answer = asked(client, text, tools=[WEATHER], tool_choice="required", max_tokens=64)
+    (call,) = answer.choices[0].message.tool_calls
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert "city" in json.loads(call.function.arguments)
+    talk = [
+        {"role": "user", "content": text},
+        answer.choices[0].message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny, 20 degrees"},
+    ]
+    last = client.chat.completions.create(model="gpt-4o", messages=talk, tools=[WEATHER], max_tokens=24)
+    assert last.choices[0].message.content or last.choices[0].message.tool_calls
+    chunks = list(asked(client, text, tools=[WEATHER], tool_choice="required", max_tokens=64, stream=True))
+    pieces = [piece for chunk in chunks for piece in chunk.choices[0].delta.tool_calls or ()]
+    assert pieces[0].function.name == "get_weather"
+    assert "city" in json.loads("".join(piece.function.arguments for piece in pieces))
+
+
+def test_an_answer_that_a_limit_cut_says_so(client):
+    long = {"type": "object", "properties": {"text": {"type": "string", "minLength": 500}}, "required": ["text"]}
+    schema = {"type": "json_schema", "json_schema": {"name": "long", "schema": long}}
+    assert asked(client, response_format=schema, max_tokens=8).choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "code"),
+    [
+        ({"model": "none-such"}, openai.NotFoundError, "CONFIG_NO_ENGINE"),
+        ({"temperature": 9}, openai.BadRequestError, "CONFIG_INVALID"),
+        ({"temperature": 9, "stream": True}, openai.BadRequestError, "CONFIG_INVALID"),
+        ({"n": 100}, openai.BadRequestError, "CONFIG_INVALID"),
+    ],
+)
+def test_failures_are_the_clients_own_exceptions_with_our_codes(client, fields, error, code):
+    with pytest.raises(error) as raised:
+        asked(client, **fields)
+    assert raised.value.code == code
+
+
+def test_models_are_listed_with_the_names_that_stand_for_them(client):
+    listed = [model.id for model in client.models.list()]
+    assert "gpt-4o" in listed
+    assert client.models.retrieve(listed[0]).id == listed[0]
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("none-such")
+
+
+def test_a_client_that_leaves_stops_its_execution(client, system):
+    stream = asked(client, "Tell a long story.", stream=True, max_tokens=2000)
+    next(iter(stream))
+    request_id = stream.response.headers["x-request-id"]
+    stream.close()
+    wait_until(lambda: "CANCELLED" in system.run("pagantic", "show", request_id, check=False).stdout, "it is cancelled")
