@@ -137,4 +137,9 @@ def test_a_client_that_leaves_stops_its_execution(client, system):
     next(iter(stream))
     request_id = stream.response.headers["x-request-id"]
     stream.close()
-    wait_until(lambda: "CANCELLED" in system.run("pagantic", "show", request_id, check=False).stdout, "it is cancelled")
+
+    def is_cancelled():
+        shown = system.run("pagantic", "show", request_id, check=False)
+        return "CANCELLED" in shown.stdout + shown.stderr
+
+    wait_until(is_cancelled, "it is cancelled")
