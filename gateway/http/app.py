@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.failures import error_of, error_of_refusal, headers_of, status_of
+from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
 from gateway.http.native import plain, read_request, stream_events
 from gateway.http.openai.chat import Chat, find_model, list_models
 from gateway.http.running import until_left
@@ -77,7 +77,8 @@ class HttpApp:
         except ClientDisconnect:
             return
         except Refusal as refusal:
-            response = JSONResponse({"error": error_of_refusal(refusal)}, refusal.status)
+            headers = headers_of_status(refusal.status)
+            response = JSONResponse({"error": error_of_refusal(refusal)}, refusal.status, headers)
             await response(scope, receive, send)
 
     async def _probe(self, path: str) -> Response:
@@ -104,7 +105,6 @@ class HttpApp:
         self, handle: Callable[..., Awaitable[Answer]], request: Request, body: bytes, send: Send
     ) -> None:
         """Send the answer of a handler, or its error."""
-        request_id: str = request.scope["request_id"]
         try:
             client = self._callers.client_for(request)
             answer = await handle(client, request, body)
@@ -116,7 +116,7 @@ class HttpApp:
                 {"error": error_of(error, request.scope["request_id"])}, status_of(error), headers_of(error)
             )
         except Exception:
-            logger.exception("request %s failed", request_id)
+            logger.exception("request %s failed", request.scope["request_id"])
             answer = JSONResponse(
                 {"error": error_of_refusal(Refusal(500, "the gateway failed: its log says why"))}, 500
             )

@@ -72,8 +72,10 @@ def error_of_refusal(refusal: Refusal) -> dict[str, Any]:
 
 
 def is_retryable(error: PaganticError) -> bool:
-    """Tell whether the same request may succeed later."""
-    return error.failure.retryable or isinstance(error, errors.Unavailable | errors.Overloaded | errors.Aborted)
+    """Tell whether the same request may succeed later; the class tells it of an error without a code."""
+    if error.code is not None:
+        return error.failure.retryable
+    return isinstance(error, errors.Unavailable | errors.Overloaded | errors.Aborted)
 
 
 def headers_of(error: PaganticError) -> dict[str, str]:
@@ -81,9 +83,14 @@ def headers_of(error: PaganticError) -> dict[str, str]:
     headers = {"x-should-retry": str(is_retryable(error)).lower()}
     if error.retry_after_s:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
-    if status_of(error) == 401:  # noqa: PLR2004 - as HTTP numbers it
-        headers["www-authenticate"] = "Bearer"
-    return headers
+    return headers | headers_of_status(status_of(error))
+
+
+def headers_of_status(status: int) -> dict[str, str]:
+    """Return the headers that a status requires."""
+    if status == 401:  # noqa: PLR2004 - as HTTP numbers it
+        return {"www-authenticate": "Bearer"}
+    return {}
 
 
 def _error(status: int, code: str | None, message: str) -> dict[str, Any]:

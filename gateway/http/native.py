@@ -14,6 +14,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import require_id
 
 QUIET_S = 15.0
 
@@ -24,7 +25,7 @@ def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.Sy
         request = json_format.ParseDict(value, execution_pb2.SystemRequest())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
         raise InvalidRequest(f"the body is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
-    request.request_id = request.request_id or request_id
+    request.request_id = require_id("request_id", request.request_id or request_id)  # a header of the response has it
     asked_s = request.hints.timeout.ToMilliseconds() / 1000
     if not asked_s or asked_s > call_s:
         request.hints.timeout.CopyFrom(duration_to_proto(call_s))

@@ -54,6 +54,9 @@ def text_in(chunks, index=0):
 async def serving_http(world, **fields):
     """Serve a deployment to clients over HTTP."""
     settings = HttpSettings(drain_s=0, **fields)
-    async with open_app(settings, world.address) as app, serving_app(app, settings) as url:
-        async with httpx.AsyncClient(base_url=url.removesuffix(MCP_PATH), timeout=30) as http:
-            yield ServedHttp(app, world, http)
+    async with (
+        open_app(settings, world.address) as app,
+        serving_app(app, settings) as url,
+        httpx.AsyncClient(base_url=url.removesuffix(MCP_PATH), timeout=30) as http,
+    ):
+        yield ServedHttp(app, world, http)

@@ -51,7 +51,7 @@ def _choice(index: int, response: execution_pb2.SystemResponse) -> dict[str, Any
     if response.reasoning:
         message["reasoning_content"] = response.reasoning
     if response.tool_calls:
-        message["tool_calls"] = [_call(call) for call in response.tool_calls]
+        message["tool_calls"] = [call_of(call) for call in response.tool_calls]
     elif message["content"] is None:
         message["content"] = ""
     return {
@@ -62,7 +62,8 @@ def _choice(index: int, response: execution_pb2.SystemResponse) -> dict[str, Any
     }
 
 
-def _call(call: message_pb2.ToolCall) -> dict[str, Any]:
+def call_of(call: message_pb2.ToolCall) -> dict[str, Any]:
+    """Return a call of a tool that the client runs."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
 
 

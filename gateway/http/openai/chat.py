@@ -51,10 +51,13 @@ class Chat:
 
     async def complete(self, client: AsyncClient) -> dict[str, Any]:
         """Return the whole answer; raises PaganticError."""
-        responses = await asyncio.gather(*map(client.execute, self._requests))
-        for response in responses:
-            if not is_cut(response):
-                raise_for_error(response)
+        running = [asyncio.create_task(_execute(client, request)) for request in self._requests]
+        try:
+            responses = await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()  # nobody waits for the other choices of one that failed
+            await asyncio.gather(*running, return_exceptions=True)
         return completion_of(self._heading, responses, self._form.ignored)
 
     async def stream(self, client: AsyncClient) -> AsyncGenerator[str, None]:
@@ -82,6 +85,13 @@ class Chat:
             if self._form.includes_usage:
                 yield _event(usage_chunk(self._heading, _responses(choices)))
         yield _DONE
+
+
+async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    response = await client.execute(request)
+    if is_cut(response):
+        return response
+    return raise_for_error(response)
 
 
 def _responses(choices: Sequence[ChoiceChunks]) -> list[execution_pb2.SystemResponse]:

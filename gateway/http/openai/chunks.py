@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.http.openai.answers import (
     Heading,
+    call_of,
     extension_of,
     finish_reason_of,
     is_cut,
@@ -30,6 +31,7 @@ class ChoiceChunks:
         self._ignored = ignored
         self._sent = ""
         self._has_sent = False
+        self._has_sent_calls = False
         self.response: execution_pb2.SystemResponse | None = None
 
     def first(self) -> dict[str, Any]:
@@ -48,6 +50,7 @@ class ChoiceChunks:
             case "reasoning_delta":
                 yield self._delta({"reasoning_content": event.reasoning_delta.text})
             case "tool_call_delta":
+                self._has_sent_calls = True
                 yield self._delta({"tool_calls": [_call_delta(event)]})
             case "attempt_discarded" if self._has_sent:
                 raise Aborted(
@@ -63,6 +66,10 @@ class ChoiceChunks:
         text = text_of(response)
         if not self._sent and text:
             yield self._delta({"content": text})
+        if not self._has_sent_calls and response.tool_calls:  # as of an answer that was stored
+            yield self._delta(
+                {"tool_calls": [{"index": i, **call_of(call)} for i, call in enumerate(response.tool_calls)]}
+            )
         self.response = response
         last = self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
         yield {**last, "pagantic": extension_of([response], self._ignored)}

@@ -23,6 +23,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.ids import require_id
 
 SEEDS = 1 << 64
 _TOKEN = re.compile("[0-9]{1,9}")
@@ -75,9 +76,12 @@ def _extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
     if "messages" in fields:
         raise InvalidRequest("pagantic.messages is set: the messages are those of the request itself")
     try:
-        return json_format.ParseDict(dict(fields), execution_pb2.SystemRequest())
+        request = json_format.ParseDict(dict(fields), execution_pb2.SystemRequest())
     except (json_format.ParseError, TypeError, ValueError) as error:
         raise InvalidRequest(f"pagantic is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
+    if request.request_id:
+        require_id("pagantic.request_id", request.request_id)  # a header of the response has it
+    return request
 
 
 def _messages(forms: Sequence[MessageForm]) -> list[message_pb2.Message]:
@@ -86,6 +90,8 @@ def _messages(forms: Sequence[MessageForm]) -> list[message_pb2.Message]:
     for index, form in enumerate(forms):
         messages.append(_message(form, f"messages[{index}]", names_of_calls))
         names_of_calls.update({call.id: call.name for call in messages[-1].tool_calls})
+    if messages[-1].role == message_pb2.ROLE_SYSTEM:  # the orchestrator answers users alone
+        messages[-1].role = message_pb2.ROLE_USER
     return messages
 
 

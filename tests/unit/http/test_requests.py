@@ -234,6 +234,7 @@ def test_the_extension_is_a_request_under_the_other_fields():
         ({"messages": []}, r"^pagantic\.messages is set"),
         ({"colour": "green"}, r"^pagantic is not a SystemRequest as JSON: .*colour"),
         ({"mode": "MODE_DANCE"}, "^pagantic is not a SystemRequest as JSON: .*MODE_DANCE"),
+        ({"request_id": "a\r\nb: c"}, r"^pagantic\.request_id .*does not match"),
         ({"hints": 5}, "^pagantic is not a SystemRequest as JSON: .*hints"),
     ],
 )
@@ -274,7 +275,7 @@ def test_the_place_of_a_wrong_field_is_named(fields, start):
 
 
 def test_a_body_that_is_no_object_is_refused_as_a_whole():
-    with pytest.raises(InvalidRequest, match="^the body: "):
+    with pytest.raises(InvalidRequest, match=r"^the body: "):
         read_form([])
 
 

@@ -1,0 +1,122 @@
+"""The native API, the models, and the probes over HTTP."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.support.http_app import serving_http
+from tests.support.mcp_app import Deployment
+from tests.support.orchestrator_app import stored
+from tests.support.scripted_services import ScriptedInference, scripted_services
+
+EVENTS = {"accept": "text/event-stream"}
+
+
+def body(request_id="r1", **fields):
+    return {
+        "request_id": request_id,
+        "mode": "MODE_CHAT",
+        "messages": [{"role": "ROLE_USER", "content": "hi"}],
+        **fields,
+    }
+
+
+async def test_a_request_is_answered_as_json_and_kept(served):
+    async with served() as server:
+        answered = await server.http.post("/v1/executions", json=body())
+        kept = (await server.http.get("/v1/executions/r1")).json()
+        events = (await server.http.get("/v1/executions/r1/timeline")).json()["events"]
+        ended = (await server.http.delete("/v1/executions/r1")).json()
+    assert (answered.status_code, answered.headers["x-request-id"]) == (200, "r1")
+    assert (answered.json()["content"], answered.json()["finish_reason"]) == ("hello", "FINISH_REASON_STOP")
+    assert kept["response"]["content"] == "hello"
+    assert [int(event["sequence"]) for event in events] == list(range(1, len(events) + 1))
+    assert ended == {"state": "LIFECYCLE_STATE_COMPLETE"}
+
+
+async def test_a_request_without_an_id_gets_one(served):
+    async with served() as server:
+        answered = await server.http.post("/v1/executions", json=body(""))
+    assert answered.headers["x-request-id"] == answered.json()["request_id"] != ""
+
+
+async def test_a_request_is_answered_as_events_when_they_are_asked_for(served):
+    async with served() as server:
+        answered = await server.http.post("/v1/executions", json=body(), headers=EVENTS)
+    *events, end = answered.text.split("\n\n")
+    read = [dict(line.split(": ", 1) for line in event.splitlines()) for event in events]
+    assert (answered.headers["content-type"], end) == ("text/event-stream; charset=utf-8", "")
+    assert {"transition", "inference_start", "content_delta"} <= {event["event"] for event in read}
+    last = json.loads(read[-1]["data"])
+    assert (read[-1]["event"], read[-1]["id"]) == ("completed", last["sequence"])
+    assert last["completed"]["response"]["content"] == "hello"
+
+
+@pytest.mark.parametrize("headers", [{}, EVENTS])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"colour": "green"}, "colour"),
+        ({"messages": 5}, "messages"),
+        ({"hints": {"temperature": 3}}, "temperature"),
+        ({"request_id": "ü"}, "request_id"),
+    ],
+)
+async def test_what_is_no_request_is_refused(served, headers, fields, words):
+    async with served() as server:
+        refused = await server.http.post("/v1/executions", json=body() | fields, headers=headers)
+    assert (refused.status_code, words in refused.json()["error"]["message"]) == (400, True)
+
+
+async def test_an_execution_that_is_deleted_is_cancelled(served):
+    services = scripted_services(ScriptedInference(None))
+    async with served(services) as server:
+        asking = asyncio.create_task(server.http.post("/v1/executions", json=body()))
+        await asyncio.wait_for(services.inference.waiting.wait(), 10)
+        ended = await server.http.delete("/v1/executions/r1")
+        answered = await asking
+    assert ended.json() == {"state": "LIFECYCLE_STATE_CANCELLED"}
+    assert answered.json()["error"]["code"] == "ERROR_CODE_CANCELLED_SIGNAL"
+
+
+async def test_a_client_that_leaves_the_events_stops_the_execution(served):
+    services = scripted_services(ScriptedInference(None))
+    async with served(services) as server:
+        async with server.http.stream("POST", "/v1/executions", json=body(), headers=EVENTS) as response:
+            assert response.status_code == 200
+            await asyncio.wait_for(services.inference.waiting.wait(), 10)
+        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+        await stored(server.world.stub, "r1", lambda events: events[-1].WhichOneof("event") == "completed")
+
+
+async def test_models_are_those_that_are_served_and_the_names_that_stand_for_them(served):
+    async with served(models={"gpt": "", "*": ""}) as server:
+        listed = (await server.http.get("/v1/models")).json()
+        one = (await server.http.get("/v1/models/scripted")).json()
+        named = await server.http.get("/v1/models/gpt")
+    assert [model["id"] for model in listed["data"]] == ["scripted", "embedder", "gpt"]
+    assert (listed["object"], listed["data"][0]) == ("list", one)
+    assert one["pagantic"] == {"context_window": 8192, "capabilities": ["chat", "tools"]}
+    assert (named.status_code, named.json()["id"]) == (200, "gpt")
+
+
+async def test_a_model_that_there_is_not_is_not_found(served):
+    async with served() as server:
+        refused = await server.http.get("/v1/models/org/unknown")
+    assert (refused.status_code, "org/unknown" in refused.json()["error"]["message"]) == (404, True)
+
+
+async def test_probes_are_answered_without_a_key_and_by_any_name(served):
+    async with served(auth="keys") as server:
+        for path in ("/healthz", "/readyz"):
+            assert (await server.http.get(path, headers={"host": "10.0.0.1"})).status_code == 200
+
+
+async def test_a_gateway_without_its_orchestrator_lives_and_is_not_ready():
+    nobody = Deployment(None, "127.0.0.1:1", None, None)
+    async with serving_http(nobody) as server:
+        assert (await server.http.get("/healthz")).status_code == 200
+        assert (await server.http.get("/readyz")).status_code == 503
+        failed = await server.chat()
+    assert (failed.status_code, failed.headers["x-should-retry"], failed.headers["retry-after"]) == (503, "true", "1")

@@ -1,0 +1,106 @@
+"""Failures as HTTP says them: their statuses, their form, and whether to try again."""
+
+import pytest
+
+from gateway.http.failures import error_of, error_of_refusal, headers_of, is_retryable, status_of
+from gateway.web.refusal import Refusal
+from pagantic_common.domain import errors
+from pagantic_common.domain.errors import ErrorCode, PaganticError, failure_of
+from pagantic_common.rpc import status
+from pagantic_common.rpc.status import STATUS_OF_CLASS, MessageTooLarge, Unreachable
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "kind"),
+    [
+        (errors.InvalidRequest("x"), 400, "invalid_request_error"),
+        (MessageTooLarge("x"), 413, "invalid_request_error"),
+        (errors.Unauthenticated("x"), 401, "authentication_error"),
+        (errors.PermissionDenied("x"), 403, "permission_error"),
+        (errors.NotFound("x"), 404, "not_found_error"),
+        (errors.InvalidRequest("x", code=ErrorCode.CONFIG_NO_ENGINE), 404, "not_found_error"),
+        (errors.PreconditionFailed("x"), 409, "invalid_request_error"),
+        (errors.Conflict("x"), 409, "invalid_request_error"),
+        (errors.Aborted("x"), 409, "invalid_request_error"),
+        (errors.Overloaded("x", code=ErrorCode.QUOTA_RATE), 429, "rate_limit_error"),
+        (errors.Overloaded("x", code=ErrorCode.QUOTA_CONCURRENCY), 429, "rate_limit_error"),
+        (errors.Overloaded("x", code=ErrorCode.QUOTA_BUDGET), 429, "rate_limit_error"),
+        (errors.Overloaded("x"), 503, "overloaded_error"),
+        (errors.Unavailable("x"), 503, "overloaded_error"),
+        (Unreachable("x"), 503, "overloaded_error"),
+        (errors.Cancelled("x"), 499, "invalid_request_error"),
+        (errors.Internal("x"), 500, "server_error"),
+        (errors.Unsupported("x"), 501, "server_error"),
+        (errors.DeadlineExceeded("x"), 504, "timeout_error"),
+        (PaganticError("x"), 500, "server_error"),
+    ],
+)
+def test_each_error_has_its_status_and_type(error, expected, kind):
+    assert (status_of(error), error_of(error)["type"]) == (expected, kind)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_each_code_of_the_taxonomy_is_an_error_status_and_is_told(code):
+    error = status.error_of(failure_of(code, "it is broken"))
+    assert 400 <= status_of(error) <= 599
+    told = error_of(error, "r1")
+    assert (told["code"], told["message"], told["pagantic"]["request_id"]) == (code.value, "it is broken", "r1")
+
+
+@pytest.mark.parametrize("cls", STATUS_OF_CLASS)
+def test_each_class_of_errors_is_an_error_status(cls):
+    assert 400 <= status_of(cls("x")) <= 599
+
+
+def test_an_error_without_a_code_has_the_name_of_its_status():
+    assert error_of(errors.NotFound("x"))["code"] == "NOT_FOUND"
+
+
+def test_fields_of_the_hints_are_named_as_this_api_names_them():
+    assert error_of(errors.InvalidRequest("hints.top_p is 2"))["message"] == "top_p is 2"
+
+
+def test_details_and_causes_are_told():
+    cause = failure_of(ErrorCode.INFERENCE_ENGINE_ERROR, "the engine failed")
+    failure = failure_of(ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED, "x", details={"service": "inference"})
+    told = error_of(errors.Internal(failure=failure.because_of(cause)))["pagantic"]
+    assert told["details"] == {"service": "inference"}
+    assert told["caused_by"] == [{"code": "INFERENCE_ENGINE_ERROR", "message": "the engine failed"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"),
+    [
+        (errors.Unavailable("x"), True),
+        (errors.Overloaded("x"), True),
+        (errors.Aborted("x"), True),
+        (errors.Overloaded("x", code=ErrorCode.QUOTA_RATE), True),
+        (errors.Overloaded("x", code=ErrorCode.QUOTA_BUDGET), False),
+        (errors.Internal("x", code=ErrorCode.INFERENCE_ENGINE_ERROR), True),
+        (errors.InvalidRequest("x"), False),
+        (errors.DeadlineExceeded("x"), False),
+        (errors.NotFound("x"), False),
+    ],
+)
+def test_clients_are_told_whether_to_try_again(error, retried):
+    assert is_retryable(error) is retried
+    assert error_of(error)["pagantic"]["retryable"] is retried
+    assert headers_of(error)["x-should-retry"] == str(retried).lower()
+
+
+@pytest.mark.parametrize(("asked_s", "header"), [(None, None), (0.2, "1"), (1.0, "1"), (7.6, "8")])
+def test_the_time_to_wait_is_whole_seconds_and_at_least_one(asked_s, header):
+    assert headers_of(errors.Overloaded("x", retry_after_s=asked_s)).get("retry-after") == header
+
+
+def test_an_unknown_caller_is_told_how_to_say_who_it_is():
+    assert headers_of(errors.Unauthenticated("x"))["www-authenticate"] == "Bearer"
+    assert "www-authenticate" not in headers_of(errors.PermissionDenied("x"))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(405, "invalid_request_error"), (401, "authentication_error"), (500, "server_error")]
+)
+def test_a_refusal_has_the_form_of_an_error(number, kind):
+    refused = error_of_refusal(Refusal(number, "no"))
+    assert refused == {"message": "no", "type": kind, "param": None, "code": None}
