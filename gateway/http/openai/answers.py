@@ -9,10 +9,10 @@ from typing import Any
 from google.protobuf import json_format
 
 from pagantic.common.v1 import error_pb2, message_pb2
-from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.validation import guarantee_from_proto
 
 _FINISH_REASONS = {
     generation_pb2.FINISH_REASON_LENGTH: "length",
@@ -128,7 +128,7 @@ def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Seq
     first = responses[0]
     told: dict[str, Any] = {"request_id": first.request_id, "request_ids": [one.request_id for one in responses]}
     if first.HasField("validation"):
-        told["guarantee"] = name_of(contract_pb2.Guarantee, first.validation.guarantee, "GUARANTEE_")
+        told["guarantee"] = guarantee_from_proto(first.validation.guarantee).value
         told["violations"] = [_plain(violation) for violation in first.validation.remaining_violations]
     if first.HasField("confidence"):
         told["confidence"] = first.confidence

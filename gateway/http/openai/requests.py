@@ -147,7 +147,8 @@ def _set_output(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
 
 def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
     tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())]
-    tools += form.functions or ()
+    if not tools:
+        tools += form.functions or ()
     choice = form.tool_choice
     if choice is None and form.function_call is not None:
         choice = _choice_of(form.function_call)
