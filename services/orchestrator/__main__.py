@@ -24,7 +24,7 @@ from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
-from services.orchestrator.app.catalog import Templates, ToolCatalog
+from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
@@ -95,7 +95,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                     budgets,
                     access.audit,
                     tools=tools,
-                    models=services.inference,
+                    models=ModelCatalog(services.inference),
                     templates=templates,
                 ).add_to,
                 SCOPES,

@@ -21,7 +21,7 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.app.catalog import Templates, ToolCatalog
+from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
@@ -41,7 +41,6 @@ from services.orchestrator.convert.record import (
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto, template_from_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
-from services.orchestrator.ports.services import InferencePort
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -93,7 +92,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         audit: Audit,
         *,
         tools: ToolCatalog,
-        models: InferencePort,
+        models: ModelCatalog,
         templates: Templates,
     ) -> None:
         self._executions = executions
@@ -236,7 +235,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListToolsResponse(tools=encoded)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=map(model_info_to_proto, await self._models.list_models()))
+        return pb.ListModelsResponse(models=map(model_info_to_proto, await self._models.list()))
 
     async def ListPromptTemplates(
         self, request: pb.ListPromptTemplatesRequest, context: Context

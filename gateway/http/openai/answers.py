@@ -127,23 +127,28 @@ def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Seq
     """
     first = responses[0]
     told: dict[str, Any] = {"request_id": first.request_id, "request_ids": [one.request_id for one in responses]}
-    if first.HasField("validation"):
-        told["guarantee"] = guarantee_from_proto(first.validation.guarantee).value
-        told["violations"] = [_plain(violation) for violation in first.validation.remaining_violations]
-    if first.HasField("confidence"):
-        told["confidence"] = first.confidence
-        told["confidence_source"] = name_of(
-            execution_pb2.ConfidenceSource, first.confidence_source, "CONFIDENCE_SOURCE_"
-        )
-    if first.HasField("not_in_sources"):
-        told["not_in_sources"] = first.not_in_sources
-    if first.HasField("effective_seed"):
-        told["seed"] = first.effective_seed
+    told |= _judgement(first)
     for name in ("citations", "warnings", "candidates", "step_results", "tool_calls_made"):
         if values := getattr(first, name):
             told[name] = [_plain(value) for value in values]
     if ignored:
         told["ignored"] = list(ignored)
+    return told
+
+
+def _judgement(response: execution_pb2.SystemResponse) -> dict[str, Any]:
+    """Return what was found about the answer."""
+    told: dict[str, Any] = {}
+    if response.HasField("validation"):
+        told["guarantee"] = guarantee_from_proto(response.validation.guarantee).value
+        told["violations"] = [_plain(violation) for violation in response.validation.remaining_violations]
+    if response.HasField("confidence"):
+        source = name_of(execution_pb2.ConfidenceSource, response.confidence_source, "CONFIDENCE_SOURCE_")
+        told |= {"confidence": response.confidence, "confidence_source": source}
+    if response.HasField("not_in_sources"):
+        told["not_in_sources"] = response.not_in_sources
+    if response.HasField("effective_seed"):
+        told["seed"] = response.effective_seed
     return told
 
 

@@ -65,18 +65,10 @@ class Chat:
         choices = [ChoiceChunks(self._heading, index, self._form.ignored) for index in range(len(self._requests))]
         has_begun = False
         try:
-            async with aclosing(merge_events(client, self._requests, QUIET_S)) as events:
-                async for one in events:
-                    if not has_begun:
-                        has_begun = True
-                        for choice in choices:
-                            yield _event(choice.first())
-                    if one is None:
-                        yield _QUIET
-                        continue
-                    position, event = one
-                    for chunk in choices[position].of(event):
-                        yield _event(chunk)
+            async with aclosing(self._events(client, choices)) as events:
+                async for event in events:
+                    has_begun = True
+                    yield event
         except PaganticError as error:
             if not has_begun:
                 raise
@@ -85,6 +77,20 @@ class Chat:
             if self._form.includes_usage:
                 yield _event(usage_chunk(self._heading, _responses(choices)))
         yield _DONE
+
+    async def _events(self, client: AsyncClient, choices: Sequence[ChoiceChunks]) -> AsyncGenerator[str, None]:
+        """Yield the events of the answer; raises PaganticError."""
+        openings = [_event(choice.first()) for choice in choices]
+        async with aclosing(merge_events(client, self._requests, QUIET_S)) as events:
+            async for one in events:
+                while openings:
+                    yield openings.pop(0)
+                if one is None:
+                    yield _QUIET
+                    continue
+                position, event = one
+                for chunk in choices[position].of(event):
+                    yield _event(chunk)
 
 
 async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:

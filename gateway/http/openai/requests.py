@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format
@@ -101,11 +101,9 @@ def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -
     message = message_pb2.Message(role=_ROLES[form.role], content=_text_of(form, place))
     if form.role == "assistant":
         message.reasoning = form.reasoning_content or ""
-        for number, call in enumerate(form.tool_calls or ()):
-            if call.function is None:
-                raise InvalidRequest(f"{place}.tool_calls[{number}] calls no function, and only functions are known")
-            arguments = call.function.arguments or "{}"
-            message.tool_calls.add(id=call.id, name=call.function.name, arguments_json=arguments)
+        message.tool_calls.extend(
+            _call(call, f"{place}.tool_calls[{index}]") for index, call in enumerate(form.tool_calls or ())
+        )
     if form.role == "tool":
         message.tool_call_id = form.tool_call_id or ""
         message.name = names_of_calls.get(message.tool_call_id, "")
@@ -114,6 +112,12 @@ def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -
                 f"{place}.tool_call_id is {message.tool_call_id[:128]!r}: no tool call of a message before has this id"
             )
     return message
+
+
+def _call(call: CallForm, place: str) -> message_pb2.ToolCall:
+    if call.function is None:
+        raise InvalidRequest(f"{place} calls no function, and only functions are known")
+    return message_pb2.ToolCall(id=call.id, name=call.function.name, arguments_json=call.function.arguments or "{}")
 
 
 def _text_of(form: MessageForm, place: str) -> str:
@@ -149,38 +153,37 @@ def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
     tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())]
     if not tools:
         tools += form.functions or ()
-    choice = form.tool_choice
-    if choice is None and form.function_call is not None:
-        choice = _choice_of(form.function_call)
-    if choice is None or isinstance(choice, str):
-        mode, named = choice, ""
-    elif choice.allowed_tools is not None:
-        mode, named = choice.allowed_tools.mode, ""
+    choice = _choice_of(form)
+    if choice.allowed_tools is not None:
         allowed = {_function_of(tool, "tool_choice.allowed_tools").name for tool in choice.allowed_tools.tools}
         tools = [tool for tool in tools if tool.name in allowed]
-    elif choice.function is not None:
-        mode, named = None, choice.function.name
-    else:
+    request.client_tools.extend(map(_definition, tools))
+    chosen = request.hints.tool_choice
+    if choice.function is not None:
+        chosen.tool_name = choice.function.name
+    elif choice.allowed_tools is not None:
+        chosen.mode = _CHOICE_MODES[choice.allowed_tools.mode]
+    elif choice.type in _CHOICE_MODES:
+        chosen.mode = _CHOICE_MODES[choice.type]
+    elif choice.type:
         raise InvalidRequest(f"tool_choice has the type {choice.type[:64]!r}: send 'function' or 'allowed_tools'")
-    for tool in tools:
-        request.client_tools.add(
-            name=tool.name,
-            description=tool.description or "",
-            parameters_json=json.dumps(tool.parameters or _NO_PARAMETERS, ensure_ascii=False),
-        )
-    if named:
-        request.hints.tool_choice.tool_name = named
-    elif mode is not None:
-        request.hints.tool_choice.mode = _CHOICE_MODES[mode]
     elif not request.client_tools and not request.tools and not request.hints.HasField("tool_choice"):
         # Without names, a chat is offered every tool of the deployment; clients of this API expect none.
         request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
 
 
-def _choice_of(call: str | NamedFunction) -> Any:
-    if isinstance(call, str):
-        return call
-    return ToolChoiceForm(type="function", function=call)
+def _choice_of(form: ChatForm) -> ToolChoiceForm:
+    """Return the choice in one form, whose type is a mode where it is one, and empty without a choice."""
+    if isinstance(form.tool_choice, ToolChoiceForm):
+        return form.tool_choice
+    if form.tool_choice is None and isinstance(form.function_call, NamedFunction):
+        return ToolChoiceForm(type="function", function=form.function_call)
+    return ToolChoiceForm(type=form.tool_choice or form.function_call or "")
+
+
+def _definition(tool: FunctionForm) -> message_pb2.ToolDefinition:
+    parameters = json.dumps(tool.parameters or _NO_PARAMETERS, ensure_ascii=False)
+    return message_pb2.ToolDefinition(name=tool.name, description=tool.description or "", parameters_json=parameters)
 
 
 def _function_of(tool: ToolForm, place: str) -> FunctionForm:
@@ -196,15 +199,23 @@ def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
             setattr(hints, name, value)
     if form.seed is not None:
         hints.seed = form.seed % SEEDS
-    if form.stop:
-        hints.stop.extend([form.stop] if isinstance(form.stop, str) else form.stop)
-    for token, bias in (form.logit_bias or {}).items():
-        if not bias:
-            continue
-        if not _TOKEN.fullmatch(token):
-            raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens")
-        hints.logit_bias[int(token)] = bias
+    if isinstance(form.stop, str):
+        hints.stop.append(form.stop)
+    elif form.stop:
+        hints.stop.extend(form.stop)
+    for token, bias in _biases(form.logit_bias or {}):
+        hints.logit_bias[token] = bias
     if form.logprobs:
         hints.top_logprobs = form.top_logprobs or 0
     if form.reasoning_effort == "none":
         hints.reasoning.mode = generation_pb2.REASONING_MODE_OFF
+
+
+def _biases(biases: Mapping[str, float]) -> Iterator[tuple[int, float]]:
+    """Yield the biases that are any."""
+    for token, bias in biases.items():
+        if not bias:
+            continue
+        if not token.isdecimal():
+            raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens")
+        yield int(token), bias
