@@ -62,7 +62,8 @@ async def merge_events(
     try:
         while running:
             try:
-                position, event = await asyncio.wait_for(waiting.get(), quiet_s)
+                async with asyncio.timeout(quiet_s):  # wait_for of Python 3.11 may lose a cancellation
+                    position, event = await waiting.get()
             except TimeoutError:
                 yield None
                 continue

@@ -59,7 +59,7 @@ async def test_several_choices_are_executions_with_seeds_of_their_own(served):
         told = (await server.chat(n=2, seed=5)).json()
     assert [choice["index"] for choice in told["choices"]] == [0, 1]
     assert {choice["message"]["content"] for choice in told["choices"]} == {"one", "two"}
-    assert sorted(hints.seed for hints in (c.sampling for c in services.inference.commands)) == [5, 6]
+    assert sorted(hints.seed for hints in services.inference.hinted) == [5, 6]
     assert told["pagantic"]["request_ids"] == [told["id"].removeprefix("chatcmpl-") + end for end in ("", ".2")]
     assert told["usage"]["completion_tokens"] == 6
 
@@ -76,8 +76,9 @@ async def test_one_choice_that_fails_stops_the_others(served):
     services = scripted(TOO_LONG, None)
     async with served(services) as server:
         response = await server.chat(n=2)
-        assert (response.status_code, response.json()["error"]["code"]) == (400, "INFERENCE_CONTEXT_EXCEEDED")
-        assert len(services.inference.commands) < 2 or await asyncio.wait_for(services.inference.stopped.wait(), 10)
+        if services.inference.waiting.is_set():  # the other may not have come so far
+            await asyncio.wait_for(services.inference.stopped.wait(), 10)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "INFERENCE_CONTEXT_EXCEEDED")
 
 
 async def test_a_call_of_a_tool_and_its_result_are_a_conversation(served):
@@ -139,27 +140,25 @@ async def test_names_of_models_stand_for_aliases(served):
     async with served(services, models={"gpt": "small", "*": ""}) as server:
         for name in ("gpt", "other"):
             assert (await server.chat(model=name)).json()["model"] == name
-    assert [command.model for command in services.inference.commands] == ["small", ""]
+    assert [hints.model for hints in services.inference.hinted] == ["small", ""]
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "code", "words"),
+    ("fields", "words"),
     [
-        ({"temperature": 3}, 400, "CONFIG_INVALID", "temperature"),
-        ({"n": 0}, 400, "CONFIG_INVALID", "n: "),
-        ({"messages": []}, 400, "CONFIG_INVALID", "messages: "),
-        ({"pagantic": {"mode": "MODE_REDUNDANT"}}, 400, "CONFIG_SCHEMA_REQUIRED", "schema"),
-        ({"pagantic": {"request_id": "a\r\nset-cookie: x"}}, 400, "CONFIG_INVALID", "pagantic.request_id"),
+        ({"temperature": 3}, "temperature"),
+        ({"n": 0}, "n: "),
+        ({"messages": []}, "messages: "),
+        ({"pagantic": {"request_id": "a\r\nset-cookie: x"}}, "pagantic.request_id"),
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_wrong_request_has_its_status_also_where_a_stream_is_asked_for(
-    served, fields, status, code, words, streams
-):
+async def test_a_wrong_request_has_its_status_also_where_a_stream_is_asked_for(served, fields, words, streams):
     async with served() as server:
         refused = await server.chat(stream=streams, **fields)
     error = refused.json()["error"]
-    assert (refused.status_code, error["code"], refused.headers["x-should-retry"]) == (status, code, "false")
+    assert (refused.status_code, error["code"]) == (400, "CONFIG_INVALID")
+    assert refused.headers["x-should-retry"] == "false"
     assert words in error["message"]
     assert refused.headers["x-request-id"] == error["pagantic"]["request_id"]
 
@@ -192,7 +191,7 @@ async def test_a_failure_after_the_stream_began_is_an_event(served):
 async def test_a_body_that_is_no_request_is_refused(served, path, body, status, words):
     async with served(max_body_bytes=1024) as server:
         refused = await server.http.post(path, content=body)
-        assert server.app.entry.request_count == 0
+        await none_runs(server)
     assert (refused.status_code, words in refused.json()["error"]["message"]) == (status, True)
 
 
