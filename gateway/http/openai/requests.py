@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from gateway.http.openai.forms import (
+    CallForm,
     ChatForm,
     ContentPart,
     FunctionForm,
@@ -150,26 +151,36 @@ def _set_output(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
 
 
 def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
-    tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())]
-    if not tools:
-        tools += form.functions or ()
     choice = _choice_of(form)
-    if choice.allowed_tools is not None:
-        allowed = {_function_of(tool, "tool_choice.allowed_tools").name for tool in choice.allowed_tools.tools}
-        tools = [tool for tool in tools if tool.name in allowed]
-    request.client_tools.extend(map(_definition, tools))
-    chosen = request.hints.tool_choice
-    if choice.function is not None:
-        chosen.tool_name = choice.function.name
-    elif choice.allowed_tools is not None:
-        chosen.mode = _CHOICE_MODES[choice.allowed_tools.mode]
-    elif choice.type in _CHOICE_MODES:
-        chosen.mode = _CHOICE_MODES[choice.type]
-    elif choice.type:
-        raise InvalidRequest(f"tool_choice has the type {choice.type[:64]!r}: send 'function' or 'allowed_tools'")
-    elif not request.client_tools and not request.tools and not request.hints.HasField("tool_choice"):
+    request.client_tools.extend(map(_definition, _tools_of(form, choice)))
+    _set_choice(request.hints.tool_choice, choice)
+    if not (choice.type or request.client_tools or request.tools or request.hints.HasField("tool_choice")):
         # Without names, a chat is offered every tool of the deployment; clients of this API expect none.
         request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
+
+
+def _tools_of(form: ChatForm, choice: ToolChoiceForm) -> Sequence[FunctionForm]:
+    """Return the functions that may be called."""
+    if not form.tools:
+        return form.functions or ()
+    tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools)]
+    if choice.allowed_tools is None:
+        return tools
+    allowed = {_function_of(tool, "tool_choice.allowed_tools").name for tool in choice.allowed_tools.tools}
+    return [tool for tool in tools if tool.name in allowed]
+
+
+def _set_choice(chosen: message_pb2.ToolChoice, choice: ToolChoiceForm) -> None:
+    mode = choice.type
+    if choice.function is not None:
+        chosen.tool_name = choice.function.name
+        return
+    if choice.allowed_tools is not None:
+        mode = choice.allowed_tools.mode
+    if mode in _CHOICE_MODES:
+        chosen.mode = _CHOICE_MODES[mode]
+    elif mode:
+        raise InvalidRequest(f"tool_choice has the type {mode[:64]!r}: send 'function' or 'allowed_tools'")
 
 
 def _choice_of(form: ChatForm) -> ToolChoiceForm:
@@ -199,16 +210,18 @@ def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
             setattr(hints, name, value)
     if form.seed is not None:
         hints.seed = form.seed % SEEDS
-    if isinstance(form.stop, str):
-        hints.stop.append(form.stop)
-    elif form.stop:
-        hints.stop.extend(form.stop)
-    for token, bias in _biases(form.logit_bias or {}):
-        hints.logit_bias[token] = bias
+    hints.stop.extend(_stops_of(form))
+    hints.logit_bias.update(_biases(form.logit_bias or {}))
     if form.logprobs:
         hints.top_logprobs = form.top_logprobs or 0
     if form.reasoning_effort == "none":
         hints.reasoning.mode = generation_pb2.REASONING_MODE_OFF
+
+
+def _stops_of(form: ChatForm) -> list[str]:
+    if isinstance(form.stop, str):
+        return [form.stop]
+    return form.stop or []
 
 
 def _biases(biases: Mapping[str, float]) -> Iterator[tuple[int, float]]:
@@ -216,6 +229,6 @@ def _biases(biases: Mapping[str, float]) -> Iterator[tuple[int, float]]:
     for token, bias in biases.items():
         if not bias:
             continue
-        if not token.isdecimal():
+        if not _TOKEN.fullmatch(token):
             raise InvalidRequest(f"logit_bias has the token {token[:64]!r}: the keys are ids of tokens")
         yield int(token), bias

@@ -47,8 +47,13 @@ def choice_of(made):
     ],
 )
 def test_each_role_is_a_role_of_the_contract(role, expected):
-    [message] = request([{"role": role, "content": "text"}]).messages
+    (message, _) = request([{"role": role, "content": "text"}, {"role": "user", "content": "hi"}]).messages
     assert (message.role, message.content) == (expected, "text")
+
+
+def test_a_system_message_at_the_end_is_read_as_the_users():
+    (message,) = request([{"role": "developer", "content": "text"}]).messages
+    assert message.role == message_pb2.ROLE_USER
 
 
 def test_text_parts_and_refusals_are_joined():
@@ -89,13 +94,13 @@ def test_messages_of_functions_and_calls_of_other_tools_are_refused():
         request([custom])
 
 
-def test_tools_and_functions_are_tools_of_the_client():
+def test_tools_or_else_functions_are_tools_of_the_client():
+    assert [tool.name for tool in request(functions=[{"name": "door"}]).client_tools] == ["door"]
     made = request(tools=[CLOCK, LAMP], functions=[{"name": "door"}])
-    assert [tool.name for tool in made.client_tools] == ["clock", "lamp", "door"]
+    assert [tool.name for tool in made.client_tools] == ["clock", "lamp"]
     assert made.client_tools[0].description == "Tells the time."
     assert [json.loads(tool.parameters_json) for tool in made.client_tools] == [
         {"a": 1},
-        {"type": "object", "properties": {}},
         {"type": "object", "properties": {}},
     ]
     assert not made.hints.HasField("tool_choice")
@@ -287,7 +292,7 @@ def test_unknown_fields_are_named_as_ignored():
 @given(st.sampled_from(sorted(ChatForm.model_fields)), JSON_VALUES)
 def test_any_value_of_any_field_gives_a_request_or_is_refused(name, value):
     try:
-        made = request(**{"messages": [USER], name: value})
+        made = request_of(read_form({"messages": [USER], name: value}), "", CALL_S)
     except InvalidRequest:
         return
     assert made.messages
