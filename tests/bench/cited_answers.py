@@ -2,14 +2,16 @@
 
 Questions of the Cranfield collection are asked of a running system, about its abstracts and about documents that try
 to break the answer. Each is asked with citations and, with `--plain`, again under a plain JSON Schema that describes
-the same form. Answers are sampled, so a question that comes again has another answer. A quote is invented when it is
-not in the document that the citation names or, under the plain schema, in no document at all, whatever its spaces. The
-check knows only the documents. PAGANTIC_SUITES is the folder of the collection.
+the same form. Each question is asked `--times` times, one after another, for its prompt to be read once; answers are
+sampled, so each is another. A quote is invented when it is not in the document that the citation names or, under the
+plain schema, in no document at all, whatever its spaces. The check knows only the documents. PAGANTIC_SUITES is the
+folder of the collection.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 import uuid
@@ -31,6 +33,7 @@ from tests.bench import cranfield
 from tests.support.hostile_sources import HOSTILE_SOURCES
 
 DEFAULT_CLAIMS = 3
+DEFAULT_TIMES = 5
 AT_ONCE = 6
 MAX_CHUNKS = 4
 MAX_TOKENS = 768
@@ -59,6 +62,7 @@ def main() -> int:
     """Print the counts of each way; 1 when a held quote is invented."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--times", type=int, default=DEFAULT_TIMES, help="How often each question is asked.")
     parser.add_argument("--claims", type=int, default=DEFAULT_CLAIMS, help="Most claims of an answer.")
     parser.add_argument("--plain", action="store_true", help="Ask under a plain schema, too.")
     parser.add_argument("--address", default=local_address("orchestrator"))
@@ -93,7 +97,7 @@ def main() -> int:
         try:
             with Client(options.address, timeout_s=ANSWER_S) as client:
                 for name, (make, count) in ways.items():
-                    tally = _ask_all(client, _questions(options.count), make, count)
+                    tally = _ask_all(client, _questions(options.count // options.times), options.times, make, count)
                     listed = ", ".join(f"{number} {what}" for what, number in sorted(tally.counts.items()))
                     _say(f"{name}: {listed}; {tally.seconds:.0f} s")
                     invented += tally.invented
@@ -126,18 +130,22 @@ def _questions(count: int) -> list[str]:
 def _ingest(
     context: context_service_pb2_grpc.ContextServiceStub, collection: str, documents: Mapping[str, str]
 ) -> None:
+    # The questions are searched by their words: a model that embeds would take the processor from the one that answers.
+    made = context_service_pb2.CreateCollectionRequest(name=collection, embedding_model="")
+    context.CreateCollection(made, timeout=INGEST_S)
     all_documents = [collection_pb2.Document(source=source, content=text) for source, text in documents.items()]
     for first in range(0, len(all_documents), BATCH):
         batch = all_documents[first : first + BATCH]
         context.Ingest(context_service_pb2.IngestRequest(collection=collection, documents=batch), timeout=INGEST_S)
 
 
-def _ask_all(client: Client, questions: Sequence[str], make: Make, count: Count) -> Tally:
-    """Ask the questions, several at once, and count what the answers say."""
+def _ask_all(client: Client, questions: Sequence[str], times: int, make: Make, count: Count) -> Tally:
+    """Ask each question so many times, several questions at once, and count what the answers say."""
     tally = Tally()
     started_s = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        for response in threads.map(lambda question: client.execute(make(question)), questions):
+        answers = threads.map(lambda question: [client.execute(make(question)) for _ in range(times)], questions)
+        for response in itertools.chain.from_iterable(answers):
             tally.counts["questions"] += 1
             if response.HasField("error"):
                 tally.counts[f"failed ({error_code_name(response.error.code)})"] += 1
