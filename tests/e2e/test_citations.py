@@ -14,6 +14,8 @@ from pagantic_common.client import Client, chat_request
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES
 from tests.support.hostile_sources import HOSTILE_SOURCES
 
+# A collection refuses a NUL.
+HOSTILE = [text.replace("\0", "") for text in HOSTILE_SOURCES[:8]]
 DOCUMENTS = {
     "harbour.txt": (
         'The harbour of Vell opens at 6 in the morning and closes at 22. Boats over "12 metres" need a pilot.\n'
@@ -23,7 +25,7 @@ DOCUMENTS = {
         "The lighthouse of Vell was built in 1874 from white granite. Its light can be seen for 21 sea miles.\n"
         "Visitors climb 186 steps; the tower is open on Sundays."
     ),
-} | {f"hostile-{number}.txt": f"Vell: {text}" for number, text in enumerate(HOSTILE_SOURCES[:8])}
+} | {f"hostile-{number}.txt": f"Vell: {text}" for number, text in enumerate(HOSTILE)}
 
 
 @pytest.fixture(scope="module")
