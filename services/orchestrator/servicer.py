@@ -14,7 +14,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.codec.fields import decode_optional
-from pagantic_common.codec.messages import duration_from_proto, model_info_to_proto
+from pagantic_common.codec.messages import duration_from_proto, message_from_proto, model_info_to_proto
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
@@ -33,6 +33,7 @@ from services.orchestrator.convert.lifecycle import state_from_proto, state_to_p
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import (
     callable_tool_to_proto,
+    kept_request_from_proto,
     record_to_proto,
     session_to_proto,
     template_to_proto,
@@ -57,6 +58,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "CreatePlan": Scope.EXECUTE,
         "ResolveApproval": Scope.EXECUTE,
         "ListApprovals": Scope.READ,
+        "FollowExecution": Scope.READ,
         "GetExecution": Scope.READ,
         "ListExecutions": Scope.READ,
         "GetTimeline": Scope.READ,
@@ -66,6 +68,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "ListModels": Scope.EXECUTE,
         "ListPromptTemplates": Scope.READ,
         "RenderPromptTemplate": Scope.READ,
+        "UpdateExecution": Scope.WRITE,
+        "DeleteExecution": Scope.WRITE,
         "UpdateSession": Scope.WRITE,
         "DeleteSession": Scope.WRITE,
         "GetUsage": Scope.USAGE,
@@ -119,7 +123,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             require_id("session_id", request.session_id)
         decoded = request_from_proto(request, request_id, _account())
         fingerprint = fingerprint_of(request, current_principal().identity)
-        return Submission(decoded, fingerprint, size_bytes, has_new_id=not request.request_id)
+        kept = kept_request_from_proto(request, request_id)
+        return Submission(decoded, fingerprint, size_bytes, has_new_id=not request.request_id, kept=kept)
 
     async def Execute(self, request: execution_pb2.SystemRequest, context: Context) -> execution_pb2.SystemResponse:
         submission = self._decode(request)
@@ -144,9 +149,29 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         state = await self._executions.cancel(key)
         return pb.CancelExecutionResponse(state=state_to_proto(state))
 
+    async def FollowExecution(
+        self, request: pb.FollowExecutionRequest, context: Context
+    ) -> AsyncIterator[event_pb2.ExecutionEvent]:
+        key = _execution(require_id("request_id", request.request_id))
+        async with aclosing(self._executions.follow(key, request.after_sequence)) as events:
+            async for event in events:
+                yield event_to_proto(event)
+
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         record = await self._history.execution(_execution(request.request_id))
         return pb.GetExecutionResponse(execution=record_to_proto(record))
+
+    async def UpdateExecution(self, request: pb.UpdateExecutionRequest, context: Context) -> pb.UpdateExecutionResponse:
+        key = _execution(require_id("request_id", request.request_id))
+        await self._record("UpdateExecution", request_id=key.request_id)
+        record = await self._history.update_metadata(key, dict(request.metadata), request.removed_keys)
+        return pb.UpdateExecutionResponse(execution=record_to_proto(record))
+
+    async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
+        key = _execution(require_id("request_id", request.request_id))
+        await self._record("DeleteExecution", request_id=key.request_id)
+        await self._history.delete_execution(key)
+        return pb.DeleteExecutionResponse()
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         page = await self._history.executions(
@@ -155,6 +180,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             page_token=request.page_token,
             session_id=request.session_id,
             state=state_from_proto(request.state),
+            metadata=dict(request.metadata),
         )
         encoded = [record_to_proto(record) for record in page.items]
         return pb.ListExecutionsResponse(executions=encoded, next_page_token=page.next_token)
@@ -209,7 +235,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def UpdateSession(self, request: pb.UpdateSessionRequest, context: Context) -> pb.UpdateSessionResponse:
         key = _session(require_id("session_id", request.session_id))
         await self._record("UpdateSession", _session_named(key.session_id))
-        session = await self._history.update_session(key, dict(request.state_json), request.removed_keys)
+        appended = [message_from_proto(message) for message in request.appended_messages]
+        session = await self._history.update_session(key, dict(request.state_json), request.removed_keys, appended)
         return pb.UpdateSessionResponse(session=session_to_proto(session))
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:

@@ -267,11 +267,11 @@ async def test_what_an_owner_ran_is_interrupted_when_it_comes_back_and_one_may_c
     await admit(first, "done", mode=Mode.PLAN)
     await first.write(ended(record("done", mode=Mode.PLAN)))
     other = await journals("b")
-    assert await other.interrupted(Mode.PLAN) == []
+    assert await other.interrupted(with_plans=True) == []
     assert not await other.claim(execution("mine"))
     await first.close()
     again = await journals("a")
-    assert await again.interrupted(Mode.PLAN) == [execution("mine")]
+    assert await again.interrupted(with_plans=True) == [execution("mine")]
     assert sorted(await asyncio.gather(again.claim(execution("mine")), other.claim(execution("mine")))) == [False, True]
 
 
@@ -404,7 +404,7 @@ async def test_executions_are_listed_newest_first_by_page_session_and_state(jour
     for number in range(4):
         await admit(journal, f"r{number}", session_id=f"s{number % 2}")
     await journal.write(ended(record("r2", session_id="s0"), 1))
-    filters = {"tenant": DEFAULT_TENANT, "limit": 3, "after": "", "session_id": "", "state": None}
+    filters = {"tenant": DEFAULT_TENANT, "limit": 3, "after": "", "session_id": "", "state": None, "metadata": {}}
 
     async def listed(**changed):
         page = await journal.list_executions(**(filters | changed))

@@ -59,7 +59,9 @@ async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_ru
     journal._purger._at_once = 4
     await journal._purger.purge()
     assert sizes == [4, 4, 3, 0]
-    listed = await journal.list_executions(tenant=DEFAULT_TENANT, limit=50, after="", session_id="", state=None)
+    listed = await journal.list_executions(
+        tenant=DEFAULT_TENANT, limit=50, after="", session_id="", state=None, metadata={}
+    )
     assert [one.request_id for one in listed.items] == ["head"]
 
 
@@ -173,11 +175,11 @@ async def test_lists_are_read_page_by_page_whole_and_each_item_once(journal):
         used = UsageTotal(f"s{number % 4}", f"m/{number % 2}", 1, 1, subject=f"{number % 2}/ci")
         await journal.write(ended(record(name, session_id=f"s{number % 4}"), 1, turn=TURN, used=used))
     found, count = await pages(
-        partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=3, session_id="", state=None)
+        partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=3, session_id="", state=None, metadata={})
     )
     assert ([one.request_id for one in found], count) == ([f"r{number}" for number in range(9, -1, -1)], 4)
     found, count = await pages(
-        partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=5, session_id="", state=None)
+        partial(journal.list_executions, tenant=DEFAULT_TENANT, limit=5, session_id="", state=None, metadata={})
     )
     assert count == 2, "no empty page comes last"
     found, count = await pages(partial(journal.list_sessions, tenant=DEFAULT_TENANT, limit=3))

@@ -55,7 +55,7 @@ async def test_a_list_has_only_its_tenants(journal):
         await journal.write(
             ended(record(f"r{number}", tenant=tenant, session_id=f"s{number}"), 1, turn=TURN, used=used)
         )
-    filters = {"limit": 10, "after": "", "session_id": "", "state": None}
+    filters = {"limit": 10, "after": "", "session_id": "", "state": None, "metadata": {}}
     found = await journal.list_executions(tenant="acme", **filters)
     assert [(one.request_id, one.tenant) for one in found.items] == [("r2", "acme"), ("r0", "acme")]
     first = await journal.list_executions(tenant="acme", **filters | {"limit": 1})
@@ -103,7 +103,7 @@ async def test_what_is_cancelled_claimed_and_released_is_one_tenants(journals):
     await journal.request_cancel(execution("r", "beta"))
     assert (await journal.beat()).to_cancel == (execution("r", "beta"),)
     await journal.release([execution("r", "acme")])
-    assert await journal.interrupted(Mode.PLAN) == [execution("r", "acme")]
+    assert await journal.interrupted(with_plans=True) == [execution("r", "acme")]
     assert not await journal.claim(execution("r", "beta"))
     assert await journal.claim(execution("r", "acme"))
 
@@ -153,7 +153,7 @@ METHODS = {
     "read": lambda journal, tenant, _, talk: journal.get_session(session(talk, tenant)),
     "delete": lambda journal, tenant, _, talk: journal.delete_session(session(talk, tenant)),
     "list": lambda journal, tenant, _, talk: journal.list_executions(
-        tenant=tenant, limit=9, after="", session_id=talk, state=None
+        tenant=tenant, limit=9, after="", session_id=talk, state=None, metadata={}
     ),
     "sessions": lambda journal, tenant, *_: journal.list_sessions(tenant=tenant, limit=9, after=""),
     "usage": lambda journal, tenant, *_: journal.usage_totals(

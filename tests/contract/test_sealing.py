@@ -107,6 +107,7 @@ def test_every_column_of_content_is_sealed():
     assert set(sealed) == {
         *("executions.last_error", "executions.response", "events.event", "entries.entry", "messages.message"),
         *("session_state.value_json", "summaries.text", "approvals.approval"),
+        *("kept_requests.request", "kept_requests.metadata_json"),
     }
 
 

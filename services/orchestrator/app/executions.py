@@ -106,6 +106,26 @@ class Executions:
                 async for event in events:
                     yield event
 
+    async def follow(self, key: ExecutionKey, after: int) -> AsyncGenerator[Event, None]:
+        """Yield the events above a sequence of an execution that was begun before; the last is Completed.
+
+        Leaving cancels nothing. Raises NotFound for an unknown id, InvalidRequest for a negative sequence.
+        """
+        if after < 0:
+            raise InvalidRequest(f"after_sequence is {after}: it must not be negative")
+        running = await self.registry.get(key)
+        if running is None:
+            record = await self._journal.get(key)
+            if record.is_interrupted:
+                running = await self._admission.resume(record)
+        if running is not None:
+            found = running.recorder.broadcast.watch(after)
+        else:
+            found = follow(record, self._environment, self._admission, after=after, watches=False)
+        async with aclosing(found) as events:
+            async for event in events:
+                yield event
+
     def _events_of(self, found: Execution | ExecutionRecord) -> AsyncGenerator[Event, None]:
         if isinstance(found, Execution):
             return watch(found)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id, require_printable
+from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.kept import check_metadata
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS
 from services.orchestrator.ports.journal import (
@@ -23,6 +26,7 @@ from services.orchestrator.ports.journal import (
 from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 
 MAX_AT_ONCE = 1000  # events or messages
+MAX_APPENDED = 100  # messages
 PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger event or message comes alone
 
 
@@ -46,16 +50,38 @@ class History:
         return await self._journal.get(_checked(key))
 
     async def executions(
-        self, *, tenant: str, page_size: int, page_token: str, session_id: str, state: State | None
+        self,
+        *,
+        tenant: str,
+        page_size: int,
+        page_token: str,
+        session_id: str,
+        state: State | None,
+        metadata: Mapping[str, str] = MappingProxyType({}),
     ) -> Page[ExecutionRecord]:
-        """Return a tenant's executions, newest first, without responses."""
+        """Return a tenant's executions, newest first, without responses; with `metadata`, those that have all of it."""
+        check_metadata(metadata)
         return await self._journal.list_executions(
             tenant=tenant,
             limit=page_limit(page_size),
             after=page_token,
             session_id=_optional_id("session_id", session_id),
             state=state,
+            metadata=metadata,
         )
+
+    async def update_metadata(
+        self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
+    ) -> ExecutionRecord:
+        """Set and remove metadata of an execution. Raises NotFound, and PreconditionFailed where none is kept."""
+        check_metadata(values)
+        for name in removed:
+            require_id("removed_keys", name)
+        return await self._journal.update_metadata(_checked(key), values, removed)
+
+    async def delete_execution(self, key: ExecutionKey) -> None:
+        """Remove an execution. Raises NotFound, and PreconditionFailed for one that runs."""
+        await self._journal.delete_execution(_checked(key))
 
     async def timeline(self, key: ExecutionKey, after_sequence: int, max_events: int) -> TimelinePage:
         """Return the stored events of an execution above a sequence. Raises NotFound."""
@@ -82,8 +108,13 @@ class History:
         """Return a tenant's conversations, last used first, without messages."""
         return await self._journal.list_sessions(tenant=tenant, limit=page_limit(page_size), after=page_token)
 
-    async def update_session(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
-        """Set and remove values of a session, which is made when there is none; they are JSON documents."""
+    async def update_session(
+        self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], appended: Sequence[Message] = ()
+    ) -> SessionRecord:
+        """Set and remove values of a session, which are JSON documents, and append messages; make it if needed.
+
+        Raises Aborted while a turn of the session runs, if messages are appended.
+        """
         _checked_session(key)
         for name, text in values.items():
             _check_value(name, text)
@@ -91,7 +122,12 @@ class History:
             require_id("removed_keys", name)
         if len(values) + len(removed) > MAX_STATE_VALUES:
             raise InvalidRequest(f"more than {MAX_STATE_VALUES} values are changed at once")
-        return await self._journal.update_state(key, values, removed)
+        if len(appended) > MAX_APPENDED:
+            raise InvalidRequest(f"appended_messages has {len(appended)} entries, at most {MAX_APPENDED} are taken")
+        updated = await self._journal.update_state(key, values, removed)
+        if appended:
+            updated = await self._journal.append_messages(key, appended)
+        return updated
 
     async def delete_session(self, key: SessionKey) -> None:
         """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""

@@ -1,4 +1,4 @@
-"""This orchestrator among those that share its journal: tells that it lives, sees who died, takes up their plans."""
+"""This orchestrator among those that share its journal: tells that it lives, sees who died, takes up their work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from services.orchestrator.app.executions import Executions
 from services.orchestrator.core.execution.events import count_idle_resumes
 from services.orchestrator.core.leases import Leases
 from services.orchestrator.core.model.keys import ExecutionKey
-from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import Journal, Pulse
 
 log = get_logger(__name__)
@@ -47,6 +46,7 @@ class Presence:
         self._clock = clock
         self._leases = Leases(owner, lease_s, longest_gap_s=lease_s / 2)
         self._resumes_plans = resumes_plans
+        self._is_draining = False
         self._wait_until_ready = wait_until_ready
         self._beat_s = beat_s
         self._lease_s = lease_s
@@ -58,7 +58,7 @@ class Presence:
         self._left_alone: set[ExecutionKey] = set()
 
     def start(self) -> None:
-        """Beat from now on, and take up what plans are interrupted once the other services are ready."""
+        """Beat from now on, and take up what is interrupted and unattended once the other services are ready."""
         self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._wait())]
 
     @property
@@ -72,7 +72,7 @@ class Presence:
 
     def begin_drain(self) -> None:
         """Take up nothing any more, and go on to beat: what runs here is alive."""
-        self._resumes_plans = False
+        self._is_draining = True
         self._executions.begin_drain()
 
     async def stop(self) -> None:
@@ -87,7 +87,7 @@ class Presence:
         try:
             await self._wait_until_ready()
         except TimeoutError:
-            log.warning("not every service is ready: plans are resumed all the same")
+            log.warning("not every service is ready: what was interrupted is resumed all the same")
         self._is_ready = True
 
     async def _live(self) -> None:
@@ -114,8 +114,8 @@ class Presence:
             if await self._journal.interrupt(owner, beat):
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
         is_resuming = self._resuming is not None and not self._resuming.done()
-        if self._resumes_plans and self._is_ready and not is_resuming:
-            self._resuming = asyncio.create_task(self._resume_plans())  # a beat must not wait for it
+        if self._is_ready and not self._is_draining and not is_resuming:
+            self._resuming = asyncio.create_task(self._resume_unattended())  # a beat must not wait for it
 
     async def _beat(self) -> Pulse:
         try:
@@ -127,32 +127,32 @@ class Presence:
         self._beaten_s = self._clock.monotonic_s()
         return pulse
 
-    async def _resume_plans(self) -> None:
+    async def _resume_unattended(self) -> None:
         try:
-            found = await self._journal.interrupted(Mode.PLAN)
+            found = await self._journal.interrupted(with_plans=self._resumes_plans)
             self._left_alone &= set(found)
             for key in found:
                 if key not in self._left_alone and self._executions.registry.has_room_for_others:
-                    await self._resume_plan(key)
+                    await self._resume(key)
         except (Overloaded, Unavailable) as error:  # later, then
-            log.warning("plans cannot be resumed now", reason=str(error))
+            log.warning("what was interrupted cannot be resumed now", reason=str(error))
 
-    async def _resume_plan(self, key: ExecutionKey) -> None:
+    async def _resume(self, key: ExecutionKey) -> None:
         try:
             events = await self._journal.timeline(key, await self._journal.after_sequence(key))
             if count_idle_resumes(events) >= MAX_RESUMES:
                 self._left_alone.add(key)
                 log.warning(
-                    "a plan was interrupted too often to be resumed unasked",
+                    "an execution was interrupted too often to be resumed unasked",
                     request_id=key.request_id,
                     tenant=key.tenant,
                 )
             elif (await self._journal.get(key)).is_interrupted:  # another orchestrator may have been faster
                 await self._executions.resume(key)
-                log.info("a plan is resumed", request_id=key.request_id, tenant=key.tenant)
+                log.info("an execution is resumed", request_id=key.request_id, tenant=key.tenant)
         except (Overloaded, Unavailable) as error:
-            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # another tenant's plan may have room
+            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # another tenant may have room
                 raise
         except Exception:
             self._left_alone.add(key)
-            log.exception("a plan cannot be resumed", request_id=key.request_id, tenant=key.tenant)
+            log.exception("an execution cannot be resumed", request_id=key.request_id, tenant=key.tenant)

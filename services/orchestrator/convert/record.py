@@ -1,4 +1,7 @@
-"""Records of the journal (executions, conversations, usage), callable tools and prompt templates -> proto."""
+"""Records of the journal (executions, conversations, usage), callable tools and prompt templates -> proto.
+
+Requests to keep <- proto.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.fields import encode_optional
 from pagantic_common.codec.messages import message_to_proto, tool_definition_to_proto
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.app.catalog import CallableTool
 from services.orchestrator.convert.approval import action_to_proto
 from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to_proto
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.model.kept import KeptRequest, check_metadata
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 from services.orchestrator.ports.services import ConfiguredTemplate
 
@@ -35,7 +40,30 @@ def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
         state=state,
         response=encode_optional(record.response, response_to_proto),
         interrupted=record.is_interrupted,
+        request=_request_of(record.kept),
+        metadata=record.kept.metadata if record.kept is not None else None,
     )
+
+
+def _request_of(kept: KeptRequest | None) -> execution_pb2.SystemRequest | None:
+    if kept is None or not kept.encoded:
+        return None
+    return execution_pb2.SystemRequest.FromString(kept.encoded)
+
+
+def kept_request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> KeptRequest | None:
+    """Return what of a request is to be kept, under this id; raises InvalidRequest for metadata that cannot be."""
+    if not request.keep_request:
+        if request.metadata:
+            raise InvalidRequest("metadata is kept with the request alone: set keep_request, or leave metadata out")
+        return None
+    metadata = dict(request.metadata)
+    check_metadata(metadata)
+    kept = execution_pb2.SystemRequest()
+    kept.CopyFrom(request)
+    kept.request_id = request_id
+    kept.ClearField("metadata")
+    return KeptRequest(kept.SerializeToString(), metadata)
 
 
 def session_to_proto(session: SessionRecord) -> session_pb2.Session:

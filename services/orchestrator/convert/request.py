@@ -89,6 +89,7 @@ def request_from_proto(
         subject=account.subject,
         client_tools=tuple(tool_definition_from_proto(tool) for tool in request.client_tools),
         tool_policy=policy_from_proto(request.tool_rules),
+        is_background=request.background,
     )
 
 

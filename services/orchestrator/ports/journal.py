@@ -17,6 +17,7 @@ from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.kept import KeptRequest
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import Response
@@ -36,7 +37,11 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecord:
-    """The record of an execution; `response` is None until the execution has ended."""
+    """The record of an execution.
+
+    `response` is None until the execution has ended, `kept` where the request is not kept. Lists have no responses, and
+    no kept requests; those by metadata have the metadata.
+    """
 
     request_id: str
     session_id: str
@@ -53,6 +58,8 @@ class ExecutionRecord:
     response: Response | None = None
     is_interrupted: bool = False
     tenant: str = DEFAULT_TENANT
+    is_background: bool = False
+    kept: KeptRequest | None = None
 
     @property
     def key(self) -> ExecutionKey:
@@ -155,11 +162,26 @@ class ExecutionJournal(Protocol):
         """Return an execution. Raises NotFound."""
 
     async def list_executions(
-        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None
+        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None, metadata: Mapping[str, str]
     ) -> Page[ExecutionRecord]:
-        """Return a tenant's executions, newest first, without responses; `after` is the token of the previous page.
+        """Return a tenant's executions, newest first; `after` is the token of the previous page.
 
-        Raises InvalidRequest for an invalid token.
+        With `metadata`, only those that have all of it; a page is then short where many others were looked at. Raises
+        InvalidRequest for an invalid token.
+        """
+
+    async def update_metadata(
+        self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
+    ) -> ExecutionRecord:
+        """Set and remove metadata of an execution, and return its record.
+
+        Raises NotFound, PreconditionFailed where the request is not kept, InvalidRequest for too much metadata.
+        """
+
+    async def delete_execution(self, key: ExecutionKey) -> None:
+        """Remove an execution with all that belongs to it but its usage.
+
+        Raises NotFound, and PreconditionFailed for one that runs.
         """
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
@@ -179,8 +201,11 @@ class ExecutionJournal(Protocol):
     async def entries(self, key: ExecutionKey) -> list[Entry]:
         """Return the entries for a resume. Raises PreconditionFailed for unreadable entries."""
 
-    async def interrupted(self, mode: Mode) -> list[ExecutionKey]:
-        """Return the keys of every tenant's interrupted executions of a mode, oldest first."""
+    async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
+        """Return the keys of every tenant's interrupted executions that nobody need wait for, oldest first.
+
+        They are those in the background, and the plans if these are wanted.
+        """
 
 
 class Ownership(Protocol):
@@ -239,6 +264,12 @@ class Conversations(Protocol):
         """Set and remove values of a session, and make the session if needed; returns it without its messages.
 
         Raises InvalidRequest for too many values, or too many bytes.
+        """
+
+    async def append_messages(self, key: SessionKey, messages: Sequence[Message]) -> SessionRecord:
+        """Append messages to a conversation, which is made if needed; returns it without its messages.
+
+        Raises Aborted while an execution has its turn.
         """
 
     async def delete_session(self, key: SessionKey) -> None:

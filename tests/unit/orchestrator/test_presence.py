@@ -12,7 +12,7 @@ FREE = execution("new", "beta")
 
 
 class Journal:
-    async def interrupted(self, _mode):
+    async def interrupted(self, *, with_plans):
         return [FULL, FREE]
 
     async def after_sequence(self, _key):
@@ -41,7 +41,7 @@ class Executions:
 @pytest.mark.parametrize(("code", "resumed"), [(ErrorCode.QUOTA_CONCURRENCY, [FREE]), (None, [])])
 async def test_a_tenant_without_room_does_not_keep_the_plans_of_others_from_resuming(code, resumed):
     executions = Executions(code)
-    await Presence(executions, Journal(), FakeClock(), "me", resumes_plans=True)._resume_plans()
+    await Presence(executions, Journal(), FakeClock(), "me", resumes_plans=True)._resume_unattended()
     assert executions.resumed == resumed
 
 

@@ -17,9 +17,10 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.orchestrator.adapters.journal.schema import executions
+from services.orchestrator.adapters.journal.schema import executions, kept_requests
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.kept import KeptRequest
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
@@ -55,15 +56,23 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
 
 
 def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:
-    """Return an execution with its response. Raises NotFound."""
+    """Return an execution with its response and its request. Raises NotFound."""
     found = select(*RECORD, executions.c.response).where(of_execution(executions, key))
     row = db.execute(found).mappings().first()
     if row is None:
         raise NotFound(f"no execution has request_id {key.request_id!r}")
-    record = record_of(row)
+    record = replace(record_of(row), kept=_kept_of(db, key))
     if row["response"] is None:
         return record
     return replace(record, response=response_from_proto(execution_pb2.SystemResponse.FromString(row["response"])))
+
+
+def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
+    kept = kept_requests.c
+    row = db.execute(select(kept.request, kept.metadata_json).where(of_execution(kept_requests, key))).first()
+    if row is None:
+        return None
+    return KeptRequest(row.request, json.loads(row.metadata_json))
 
 
 def record_of(row: RowMapping) -> ExecutionRecord:
@@ -82,6 +91,7 @@ def record_of(row: RowMapping) -> ExecutionRecord:
         last_step=row["last_step"],
         last_failure=_failure_of(row["last_error"]),
         is_interrupted=bool(row["interrupted"]),
+        is_background=bool(row["background"]),
         tenant=row["tenant"],
     )
 

@@ -50,6 +50,7 @@ executions = Table(
     Column("owner", Text, nullable=False, server_default=""),
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     Column("after_sequence", Integer, nullable=False, server_default="0"),
+    Column("background", Integer, nullable=False, server_default="0"),
     UniqueConstraint("tenant", "request_id"),
     Index("executions_by_tenant", "tenant", "ordinal"),
     Index("executions_by_session", "tenant", "session_id", "ordinal"),
@@ -61,6 +62,14 @@ executions = Table(
         sqlite_where=text("response IS NOT NULL"),
         postgresql_where=text("response IS NOT NULL"),
     ),
+)
+kept_requests = Table(
+    "kept_requests",
+    TABLES,
+    Column("tenant", Text, primary_key=True),
+    Column("request_id", Text, primary_key=True),
+    Column("request", SealedBytes("kept_requests.request"), nullable=False),
+    Column("metadata_json", SealedBytes("kept_requests.metadata_json"), nullable=False),
 )
 events = Table(
     "events",

@@ -5,6 +5,7 @@ A write names its owner: an execution that another owner has taken over refuses 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -101,6 +102,7 @@ class Writes:
         self._add_events = Prepared(self._insert(tables.events), dialect)
         self._add_entries = Prepared(self._insert(tables.entries), dialect)
         self._add_messages = Prepared(self._insert(tables.messages), dialect)
+        self._keep = Prepared(self._insert(tables.kept_requests), dialect)
         self._end_entries = Prepared(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
         self._end_turns = Prepared(delete(_turns).where(_is_keyed(_turns)), dialect)
         self._add_totals = Prepared(
@@ -146,16 +148,14 @@ class Writes:
     def _take_turn_now(self, db: Connection, admission: Admission) -> None:
         record = admission.record
         if admission.takes_turn and not self.take_turn(db, record.session_key, record.request_id):
-            raise Aborted(
-                f"another turn of session {record.session_id!r} runs: send this one again when it has ended",
-                retry_after_s=1.0,
-            )
+            raise _turn_runs(record.session_key)
 
     def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
         """Store the executions whose ids are free; returns their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):
             self._add_entries.run(db, [_entry_row(one.record.key, 0, one.admitted) for one in admissions])
+            self._keep.run(db, [row for one in admissions for row in _kept_rows(one.record)])
         return count
 
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
@@ -182,6 +182,15 @@ class Writes:
     def add_usage(self, db: Connection, totals: Sequence[UsageTotal]) -> None:
         """Add to the totals of sessions, models and subjects."""
         self._add_totals.run(db, _total_rows(totals))
+
+    def append_messages(self, db: Connection, key: SessionKey, messages: Sequence[Message], now_s: float) -> None:
+        """Append to a conversation; raises Aborted while a live execution has its turn."""
+        holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
+        if holder is not None:
+            holds = of_execution(_executions, ExecutionKey(key.tenant, holder))
+            if db.execute(select(_executions.c.ordinal).where(holds, IS_LIVE)).first() is not None:
+                raise _turn_runs(key)
+        self._add_turn(db, key, messages, now_s)
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
         self.touch(db, key, now_s)
@@ -221,6 +230,12 @@ class Writes:
         return bool(db.execute(handed_over).rowcount)
 
 
+def _turn_runs(key: SessionKey) -> Aborted:
+    return Aborted(
+        f"another turn of session {key.session_id!r} runs: send this one again when it has ended", retry_after_s=1.0
+    )
+
+
 def _is_keyed(table: Table) -> ColumnElement[bool]:
     """Return the condition for the rows of the execution whose key `_named` gives."""
     return and_(table.c.tenant == bindparam("key_tenant"), table.c.request_id == bindparam("key_id"))
@@ -244,7 +259,20 @@ def _row_of(record: ExecutionRecord) -> dict[str, Any]:
         "total_steps": record.total_steps,
         "last_step": record.last_step,
         "fingerprint": record.fingerprint,
+        "background": int(record.is_background),
     }
+
+
+def _kept_rows(record: ExecutionRecord) -> list[dict[str, Any]]:
+    if record.kept is None:
+        return []
+    kept = {"request": record.kept.encoded, "metadata_json": metadata_to_json(record.kept.metadata)}
+    return [record.key._asdict() | kept]
+
+
+def metadata_to_json(metadata: Mapping[str, str]) -> bytes:
+    """Encode metadata."""
+    return json.dumps(dict(metadata), ensure_ascii=False).encode()
 
 
 def _state_row(record: ExecutionRecord) -> dict[str, Any]:

@@ -19,11 +19,13 @@ class Broadcast:
     """The watchers of one execution.
 
     Every watcher sees every stored event from the first, and ends after Completed, or with the error that the
-    execution was abandoned with.
+    execution was abandoned with. With `keeps_text`, it sees the text that streamed after the last stored event too.
     """
 
-    def __init__(self, stored: Sequence[Event] = ()) -> None:
+    def __init__(self, stored: Sequence[Event] = (), *, keeps_text: bool = False) -> None:
         self._stored: list[Event] = list(stored)
+        self._keeps_text = keeps_text
+        self._text: list[Event] = []
         self._watchers: list[asyncio.Queue[Event | _End]] = []
         self._ended: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
@@ -36,6 +38,9 @@ class Broadcast:
         """Show an event. A watcher that does not read loses text, which the response has in full, and nothing else."""
         if event.is_stored:
             self._stored.append(event)
+            self._text.clear()
+        elif self._keeps_text:
+            self._text.append(event)
         for watcher in self._watchers:
             if event.is_stored or watcher.qsize() < WATCHER_CAPACITY:
                 watcher.put_nowait(event)
@@ -60,11 +65,13 @@ class Broadcast:
         return await asyncio.shield(self._ended)
 
     async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield every stored event above a sequence so far, then what comes, until the end."""
+        """Yield every stored event above a sequence so far, then the text since, then what comes, until the end."""
         queue: asyncio.Queue[Event | _End] = asyncio.Queue()
         for event in self._stored:
             if event.sequence > after:
                 queue.put_nowait(event)
+        for event in self._text:
+            queue.put_nowait(event)
         if self.is_ended:
             error = self._ended.exception()
             queue.put_nowait(error if isinstance(error, PaganticError) else None)

@@ -80,7 +80,7 @@ class Recorder:
         self._clock = clock
         self.record = record
         self._parent_span_id = current_scope().parent_span_id  # of the call that began the run
-        self.broadcast = Broadcast(stored)
+        self.broadcast = Broadcast(stored, keeps_text=record.is_background)
         self.progress = Progress()
         self._sequence = stored[-1].sequence if stored else after_sequence
         self._after_sequence = after_sequence

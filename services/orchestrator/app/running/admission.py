@@ -109,6 +109,8 @@ class Admission:
             attempt=1,
             fingerprint=submission.fingerprint,
             tenant=request.tenant,
+            is_background=request.is_background,
+            kept=submission.kept,
         )
         execution = Execution(
             Recorder(self._journal, self._clock, record),
@@ -218,5 +220,5 @@ async def _admission_of(execution: Execution) -> ExecutionRecord | None:
 
 def _stop_unwatched(execution: Execution, failure: Failure) -> None:
     """Stop what was admitted for a caller that had left by then."""
-    if execution.watcher_count == 0:
+    if execution.watcher_count == 0 and not execution.is_background:
         execution.stop(failure)

@@ -110,6 +110,11 @@ class Execution:
         return len(self._watched_until)
 
     @property
+    def is_background(self) -> bool:
+        """Whether it goes on without callers, and is not bound by their deadlines."""
+        return self.recorder.record.is_background
+
+    @property
     def is_stopping(self) -> bool:
         """Whether it was told to stop, so that it ends without an answer."""
         return isinstance(self._halted_by, Failure)
@@ -117,6 +122,8 @@ class Execution:
     @property
     def deadline(self) -> Deadline:
         """The nearer of the request's timeout and the latest deadline among the callers that wait for it."""
+        if self.is_background:
+            return self._times_out_at
         callers = max(self._watched_until, default=self._admitted_for)
         return min(self._times_out_at, callers)
 
@@ -138,7 +145,7 @@ class Execution:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Count the caller as a watcher; the last one that leaves stops the execution."""
+        """Count the caller as a watcher; the last one that leaves stops what does not run in the background."""
         since_s = time.monotonic()
         until = current_deadline()
         self._watched_until.append(until)
@@ -146,7 +153,7 @@ class Execution:
             yield
         finally:
             self._watched_until.remove(until)
-            if not self._watched_until:
+            if not self._watched_until and not self.is_background:
                 self.stop(caller_left(time.monotonic() - since_s))
 
     def decide(self) -> None:

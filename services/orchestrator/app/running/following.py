@@ -24,17 +24,28 @@ async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, N
 
 
 async def follow(
-    record: ExecutionRecord, environment: Environment, admission: Admission
+    record: ExecutionRecord, environment: Environment, admission: Admission, *, after: int = 0, watches: bool = True
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that ended or that another orchestrator runs; resume it if that dies."""
+    """Yield the events of an execution that ended or that another orchestrator runs; resume it if that dies.
+
+    Args:
+        record: Of the execution.
+        environment: Has the journal.
+        admission: Resumes it.
+        after: Only events above this sequence.
+        watches: Whether the caller counts as a watcher of what is resumed.
+    """
     journal = environment.journal
-    sequence = await journal.after_sequence(record.key)
+    sequence = max(after, await journal.after_sequence(record.key))
     while True:
+        had_ended, known = record.response is not None, sequence
         for event in await journal.timeline(record.key, sequence, FOLLOWED_AT_ONCE):
             sequence = event.sequence
             yield event
             if isinstance(event.payload, Completed):
                 return
+        if had_ended and sequence == known:  # the caller has its end
+            return
         record = await journal.get(record.key)
         resumed = None
         if record.is_interrupted:
@@ -42,6 +53,7 @@ async def follow(
         if resumed is not None:
             break
         await environment.clock.sleep(FOLLOW_S)
-    async with aclosing(watch(resumed, sequence)) as events:
+    left = watch(resumed, sequence) if watches else resumed.recorder.broadcast.watch(sequence)
+    async with aclosing(left) as events:
         async for event in events:
             yield event

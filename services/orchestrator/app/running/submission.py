@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.orchestrator.core.model.kept import KeptRequest
 from services.orchestrator.core.model.request import Request
 
 
@@ -15,9 +16,11 @@ class Submission:
         fingerprint: Of the payload.
         size_bytes: As it was encoded.
         has_new_id: Whether its id was made for it, so that nothing else can have it.
+        kept: What of it is kept with the execution; None for nothing.
     """
 
     request: Request
     fingerprint: str
     size_bytes: int = 0
     has_new_id: bool = False
+    kept: KeptRequest | None = None

@@ -120,6 +120,7 @@ class Request:
     subject: str = ""
     client_tools: tuple[ToolDefinition, ...] = ()
     tool_policy: ToolPolicy = ToolPolicy()
+    is_background: bool = False
 
     @property
     def account(self) -> Account:

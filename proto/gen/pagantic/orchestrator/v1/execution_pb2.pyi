@@ -179,6 +179,26 @@ class SystemRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
@@ -196,6 +216,9 @@ class SystemRequest(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     CLIENT_TOOLS_FIELD_NUMBER: _builtins.int
     TOOL_RULES_FIELD_NUMBER: _builtins.int
+    BACKGROUND_FIELD_NUMBER: _builtins.int
+    KEEP_REQUEST_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
     with the same payload joins the running execution or returns the stored response; with another payload, or from
@@ -212,6 +235,12 @@ class SystemRequest(_message.Message):
     """Kind of work; must be set."""
     semantic_intent: _builtins.str
     """Validation stage 6: what the output should achieve, in words; empty skips it."""
+    background: _builtins.bool
+    """The execution goes on when its callers leave, and their deadlines do not bind it: it ends by itself, by
+    hints.timeout or by CancelExecution. When its orchestrator dies, another one resumes it.
+    """
+    keep_request: _builtins.bool
+    """Keeps the request as long as its execution is kept: GetExecution returns it. Otherwise it is forgotten at the end."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """At least one; the last is the user's, or a tool result."""
@@ -273,6 +302,12 @@ class SystemRequest(_message.Message):
         text that a tool or a document brought waits for an approval in any case.
         """
 
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Notes of the caller, for itself; only with keep_request. At most 64, whose keys match [A-Za-z0-9._:-]{1,128}, and 64
+        KiB of values in all.
+        """
+
     def __init__(
         self,
         *,
@@ -293,10 +328,13 @@ class SystemRequest(_message.Message):
         retry: _plan_pb2.RetryPolicy | None = ...,
         client_tools: _abc.Iterable[_message_pb2.ToolDefinition] | None = ...,
         tool_rules: _abc.Iterable[_approval_pb2.ToolRule] | None = ...,
+        background: _builtins.bool = ...,
+        keep_request: _builtins.bool = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_tools", b"client_tools", "context", b"context", "hints", b"hints", "messages", b"messages", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1033,6 +1071,26 @@ class Execution(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
@@ -1041,6 +1099,8 @@ class Execution(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     RESPONSE_FIELD_NUMBER: _builtins.int
     INTERRUPTED_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The id of the request."""
     session_id: _builtins.str
@@ -1063,6 +1123,14 @@ class Execution(_message.Message):
     def response(self) -> Global___SystemResponse:
         """The response; set once the state is terminal."""
 
+    @_builtins.property
+    def request(self) -> Global___SystemRequest:
+        """The request, without its metadata, if keep_request was set; not in lists."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The notes of the caller, as they are now. In lists only where metadata selects."""
+
     def __init__(
         self,
         *,
@@ -1074,10 +1142,12 @@ class Execution(_message.Message):
         state: Global___ExecutionState | None = ...,
         response: Global___SystemResponse | None = ...,
         interrupted: _builtins.bool = ...,
+        request: Global___SystemRequest | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "response", b"response", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupted", b"interrupted", "mode", b"mode", "request_id", b"request_id", "response", b"response", "session_id", b"session_id", "started_at", b"started_at", "state", b"state", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupted", b"interrupted", "metadata", b"metadata", "mode", b"mode", "request", b"request", "request_id", b"request_id", "response", b"response", "session_id", b"session_id", "started_at", b"started_at", "state", b"state", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

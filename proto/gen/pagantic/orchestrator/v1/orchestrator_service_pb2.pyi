@@ -74,6 +74,32 @@ class CancelExecutionResponse(_message.Message):
 Global___CancelExecutionResponse: _TypeAlias = CancelExecutionResponse  # noqa: Y015
 
 @_typing.final
+class FollowExecutionRequest(_message.Message):
+    """The execution to follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The id of its request."""
+    after_sequence: _builtins.int
+    """Only events above this sequence, and text that streams after it."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        after_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowExecutionRequest: _TypeAlias = FollowExecutionRequest  # noqa: Y015
+
+@_typing.final
 class GetExecutionRequest(_message.Message):
     """The execution to look up."""
 
@@ -118,6 +144,123 @@ class GetExecutionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetExecutionResponse: _TypeAlias = GetExecutionResponse  # noqa: Y015
+
+@_typing.final
+class UpdateExecutionRequest(_message.Message):
+    """Changes to the metadata of an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    REMOVED_KEYS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The id of its request."""
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Values to set, within the limits of SystemRequest.metadata."""
+
+    @_builtins.property
+    def removed_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The keys to remove."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        removed_keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "removed_keys", b"removed_keys", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateExecutionRequest: _TypeAlias = UpdateExecutionRequest  # noqa: Y015
+
+@_typing.final
+class UpdateExecutionResponse(_message.Message):
+    """The execution after the update."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def execution(self) -> _execution_pb2.Execution:
+        """As GetExecution returns it."""
+
+    def __init__(
+        self,
+        *,
+        execution: _execution_pb2.Execution | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution", b"execution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateExecutionResponse: _TypeAlias = UpdateExecutionResponse  # noqa: Y015
+
+@_typing.final
+class DeleteExecutionRequest(_message.Message):
+    """Names an execution to forget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The id of its request."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteExecutionRequest: _TypeAlias = DeleteExecutionRequest  # noqa: Y015
+
+@_typing.final
+class DeleteExecutionResponse(_message.Message):
+    """The execution is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteExecutionResponse: _TypeAlias = DeleteExecutionResponse  # noqa: Y015
 
 @_typing.final
 class ResumeExecutionRequest(_message.Message):
@@ -291,10 +434,31 @@ class ListExecutionsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Most executions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
@@ -303,6 +467,10 @@ class ListExecutionsRequest(_message.Message):
     """Only those of this session."""
     state: _execution_pb2.LifecycleState.ValueType
     """Only those in this state."""
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Only those whose metadata has all of these. A page may then be short, or empty, and not be the last."""
+
     def __init__(
         self,
         *,
@@ -310,10 +478,11 @@ class ListExecutionsRequest(_message.Message):
         page_token: _builtins.str = ...,
         session_id: _builtins.str = ...,
         state: _execution_pb2.LifecycleState.ValueType = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,6 +761,7 @@ class UpdateSessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     STATE_JSON_FIELD_NUMBER: _builtins.int
     REMOVED_KEYS_FIELD_NUMBER: _builtins.int
+    APPENDED_MESSAGES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The id of the conversation."""
     @_builtins.property
@@ -602,16 +772,21 @@ class UpdateSessionRequest(_message.Message):
     def removed_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The keys to remove."""
 
+    @_builtins.property
+    def appended_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
+        """Messages to append to the conversation, at most 100."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         state_json: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         removed_keys: _abc.Iterable[_builtins.str] | None = ...,
+        appended_messages: _abc.Iterable[_message_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["removed_keys", b"removed_keys", "session_id", b"session_id", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended_messages", b"appended_messages", "removed_keys", b"removed_keys", "session_id", b"session_id", "state_json", b"state_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

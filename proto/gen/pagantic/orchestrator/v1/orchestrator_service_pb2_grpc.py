@@ -53,6 +53,11 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.CancelExecutionRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.CancelExecutionResponse.FromString,
                 _registered_method=True)
+        self.FollowExecution = channel.unary_stream(
+                '/pagantic.orchestrator.v1.OrchestratorService/FollowExecution',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.FollowExecutionRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_event__pb2.ExecutionEvent.FromString,
+                _registered_method=True)
         self.GetExecution = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/GetExecution',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetExecutionRequest.SerializeToString,
@@ -62,6 +67,16 @@ class OrchestratorServiceStub:
                 '/pagantic.orchestrator.v1.OrchestratorService/ListExecutions',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListExecutionsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListExecutionsResponse.FromString,
+                _registered_method=True)
+        self.UpdateExecution = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/UpdateExecution',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UpdateExecutionRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UpdateExecutionResponse.FromString,
+                _registered_method=True)
+        self.DeleteExecution = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/DeleteExecution',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.DeleteExecutionRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.DeleteExecutionResponse.FromString,
                 _registered_method=True)
         self.GetTimeline = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/GetTimeline',
@@ -197,6 +212,15 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FollowExecution(self, request, context):
+        """Streams the events of an execution that runs or has ended; the last event is completed. Of text that streamed
+        before the call, a request in the background gives what came after its last stored event. Leaving cancels nothing.
+        An interrupted execution is resumed. NOT_FOUND for an unknown id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetExecution(self, request, context):
         """Returns the state of an execution, and its response once it has ended.
         """
@@ -206,6 +230,22 @@ class OrchestratorServiceServicer:
 
     def ListExecutions(self, request, context):
         """Lists executions, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateExecution(self, request, context):
+        """Sets and removes metadata of an execution. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution whose
+        request is not kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteExecution(self, request, context):
+        """Forgets an execution that ended or was interrupted, with its events, its request and its response. Usage stays.
+        NOT_FOUND for an unknown id, FAILED_PRECONDITION for one that runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -263,8 +303,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSession(self, request, context):
-        """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
-        in all.
+        """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
+        100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -383,6 +423,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.CancelExecutionRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.CancelExecutionResponse.SerializeToString,
             ),
+            'FollowExecution': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowExecution,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.FollowExecutionRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_event__pb2.ExecutionEvent.SerializeToString,
+            ),
             'GetExecution': grpc.unary_unary_rpc_method_handler(
                     servicer.GetExecution,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetExecutionRequest.FromString,
@@ -392,6 +437,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListExecutions,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListExecutionsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListExecutionsResponse.SerializeToString,
+            ),
+            'UpdateExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateExecution,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UpdateExecutionRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UpdateExecutionResponse.SerializeToString,
+            ),
+            'DeleteExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteExecution,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.DeleteExecutionRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.DeleteExecutionResponse.SerializeToString,
             ),
             'GetTimeline': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTimeline,
@@ -593,6 +648,33 @@ class OrchestratorService:
             _registered_method=True)
 
     @staticmethod
+    def FollowExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/FollowExecution',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.FollowExecutionRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_event__pb2.ExecutionEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetExecution(request,
             target,
             options=(),
@@ -636,6 +718,60 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListExecutions',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListExecutionsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListExecutionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/UpdateExecution',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UpdateExecutionRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UpdateExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/DeleteExecution',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.DeleteExecutionRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.DeleteExecutionResponse.FromString,
             options,
             channel_credentials,
             insecure,

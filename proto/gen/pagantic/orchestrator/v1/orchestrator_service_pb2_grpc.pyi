@@ -45,10 +45,23 @@ class OrchestratorServiceStub:
     """Cancels a running execution; decoding stops within one step. NOT_FOUND for an unknown id; no error when it has
     ended already.
     """
+    FollowExecution: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.FollowExecutionRequest, _event_pb2.ExecutionEvent]
+    """Streams the events of an execution that runs or has ended; the last event is completed. Of text that streamed
+    before the call, a request in the background gives what came after its last stored event. Leaving cancels nothing.
+    An interrupted execution is resumed. NOT_FOUND for an unknown id.
+    """
     GetExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetExecutionRequest, _orchestrator_service_pb2.GetExecutionResponse]
     """Returns the state of an execution, and its response once it has ended."""
     ListExecutions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListExecutionsRequest, _orchestrator_service_pb2.ListExecutionsResponse]
     """Lists executions, newest first."""
+    UpdateExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateExecutionRequest, _orchestrator_service_pb2.UpdateExecutionResponse]
+    """Sets and removes metadata of an execution. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution whose
+    request is not kept.
+    """
+    DeleteExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteExecutionRequest, _orchestrator_service_pb2.DeleteExecutionResponse]
+    """Forgets an execution that ended or was interrupted, with its events, its request and its response. Usage stays.
+    NOT_FOUND for an unknown id, FAILED_PRECONDITION for one that runs.
+    """
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]
     """Gives the stored events of an execution, in sequence."""
     ResumeExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]
@@ -68,8 +81,8 @@ class OrchestratorServiceStub:
     ListSessions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListSessionsRequest, _orchestrator_service_pb2.ListSessionsResponse]
     """Lists stored conversations, last used first."""
     UpdateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]
-    """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
-    in all.
+    """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
+    100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]
     """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
@@ -121,10 +134,23 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Cancels a running execution; decoding stops within one step. NOT_FOUND for an unknown id; no error when it has
     ended already.
     """
+    FollowExecution: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.FollowExecutionRequest, _event_pb2.ExecutionEvent]  # type: ignore[assignment]
+    """Streams the events of an execution that runs or has ended; the last event is completed. Of text that streamed
+    before the call, a request in the background gives what came after its last stored event. Leaving cancels nothing.
+    An interrupted execution is resumed. NOT_FOUND for an unknown id.
+    """
     GetExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetExecutionRequest, _orchestrator_service_pb2.GetExecutionResponse]  # type: ignore[assignment]
     """Returns the state of an execution, and its response once it has ended."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListExecutionsRequest, _orchestrator_service_pb2.ListExecutionsResponse]  # type: ignore[assignment]
     """Lists executions, newest first."""
+    UpdateExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateExecutionRequest, _orchestrator_service_pb2.UpdateExecutionResponse]  # type: ignore[assignment]
+    """Sets and removes metadata of an execution. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution whose
+    request is not kept.
+    """
+    DeleteExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteExecutionRequest, _orchestrator_service_pb2.DeleteExecutionResponse]  # type: ignore[assignment]
+    """Forgets an execution that ended or was interrupted, with its events, its request and its response. Usage stays.
+    NOT_FOUND for an unknown id, FAILED_PRECONDITION for one that runs.
+    """
     GetTimeline: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Gives the stored events of an execution, in sequence."""
     ResumeExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]  # type: ignore[assignment]
@@ -144,8 +170,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     ListSessions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListSessionsRequest, _orchestrator_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
     """Lists stored conversations, last used first."""
     UpdateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]  # type: ignore[assignment]
-    """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
-    in all.
+    """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
+    100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
@@ -214,6 +240,17 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def FollowExecution(
+        self,
+        request: _orchestrator_service_pb2.FollowExecutionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_event_pb2.ExecutionEvent], _abc.AsyncIterator[_event_pb2.ExecutionEvent]]:
+        """Streams the events of an execution that runs or has ended; the last event is completed. Of text that streamed
+        before the call, a request in the background gives what came after its last stored event. Leaving cancels nothing.
+        An interrupted execution is resumed. NOT_FOUND for an unknown id.
+        """
+
+    @_abc_1.abstractmethod
     def GetExecution(
         self,
         request: _orchestrator_service_pb2.GetExecutionRequest,
@@ -228,6 +265,26 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListExecutionsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListExecutionsResponse]]:
         """Lists executions, newest first."""
+
+    @_abc_1.abstractmethod
+    def UpdateExecution(
+        self,
+        request: _orchestrator_service_pb2.UpdateExecutionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.UpdateExecutionResponse, _abc.Awaitable[_orchestrator_service_pb2.UpdateExecutionResponse]]:
+        """Sets and removes metadata of an execution. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution whose
+        request is not kept.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteExecution(
+        self,
+        request: _orchestrator_service_pb2.DeleteExecutionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.DeleteExecutionResponse, _abc.Awaitable[_orchestrator_service_pb2.DeleteExecutionResponse]]:
+        """Forgets an execution that ended or was interrupted, with its events, its request and its response. Usage stays.
+        NOT_FOUND for an unknown id, FAILED_PRECONDITION for one that runs.
+        """
 
     @_abc_1.abstractmethod
     def GetTimeline(
@@ -295,8 +352,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.UpdateSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.UpdateSessionResponse, _abc.Awaitable[_orchestrator_service_pb2.UpdateSessionResponse]]:
-        """Sets and removes values of a session; makes the session when there is none. A session keeps 100 values of 256 KiB
-        in all.
+        """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
+        100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
         """
 
     @_abc_1.abstractmethod

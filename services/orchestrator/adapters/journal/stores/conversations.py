@@ -65,6 +65,16 @@ class SqlConversations(JournalAccess, Conversations):
         updated: SessionRecord = await self._commit(lambda db: self._update_state(db, key, values, removed, now_s))
         return updated
 
+    async def append_messages(self, key: SessionKey, messages: Sequence[Message]) -> SessionRecord:
+        now_s = time.time()
+
+        def append(db: Connection) -> SessionRecord:
+            self._writes.append_messages(db, key, messages, now_s)
+            return _session(db, key, 0, 0, 0)
+
+        appended: SessionRecord = await self._commit(append)
+        return appended
+
     async def delete_session(self, key: SessionKey) -> None:
         forgotten = await self._purger.forget_session(key)
         deleted = await self._commit(lambda db: forget_sessions(db, [key]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PreconditionFailed
-from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import EVERY_TENANT
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
@@ -23,6 +22,7 @@ from services.orchestrator.adapters.journal.rows import (
     wrong_token,
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
+from services.orchestrator.adapters.journal.stores.kept import SqlKept, page_by_metadata
 from services.orchestrator.adapters.journal.writes import Admission
 from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, referred_positions, with_history
 from services.orchestrator.convert.event import event_from_proto
@@ -37,7 +37,7 @@ from services.orchestrator.ports.page import Page
 MAX_ORDINAL_DIGITS = 18
 
 
-class SqlExecutions(JournalAccess, ExecutionJournal):
+class SqlExecutions(SqlKept, ExecutionJournal):
     """Executions by request. A page token is the ordinal of the last execution."""
 
     async def admit(
@@ -67,7 +67,7 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
         return await self._read(key.tenant, lambda db: get_record(db, key))
 
     async def list_executions(
-        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None
+        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None, metadata: Mapping[str, str]
     ) -> Page[ExecutionRecord]:
         ordinal = executions.c.ordinal
         found = select(ordinal, *RECORD).where(executions.c.tenant == tenant).order_by(ordinal.desc())
@@ -77,12 +77,15 @@ class SqlExecutions(JournalAccess, ExecutionJournal):
             found = found.where(executions.c.session_id == session_id)
         if state is not None:
             found = found.where(executions.c.state == state.value)
+        if metadata:
+            return await self._read(tenant, lambda db: page_by_metadata(db, found, metadata, limit))
         return await self._read(tenant, lambda db: _page(db, found, limit))
 
-    async def interrupted(self, mode: Mode) -> list[ExecutionKey]:
-        found = select(executions.c.tenant, executions.c.request_id).where(
-            IS_INTERRUPTED, executions.c.mode == mode.value
-        )
+    async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
+        is_wanted = executions.c.background == 1
+        if with_plans:
+            is_wanted |= executions.c.mode == Mode.PLAN.value
+        found = select(executions.c.tenant, executions.c.request_id).where(IS_INTERRUPTED, is_wanted)
         found = found.order_by(executions.c.ordinal)
         return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(found)])
 

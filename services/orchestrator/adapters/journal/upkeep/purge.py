@@ -116,7 +116,7 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
     count = 0
     for is_old, moment in ((has_ended, _executions.c.entered_at), (is_given_up, _executions.c.interrupted_at)):
         found = select(*_KEY).where(is_old).order_by(moment).limit(limit - count)
-        count += _forget_executions(db, _executions_of(db, found))
+        count += forget_executions(db, _executions_of(db, found))
     return count
 
 
@@ -124,7 +124,7 @@ def forget_executions_of(db: Connection, key: SessionKey, limit: int) -> int:
     """Delete the ended and interrupted executions of a conversation; returns their number."""
     has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
     found = select(*_KEY).where(of_session(_executions, key), has_stopped).limit(limit)
-    return _forget_executions(db, _executions_of(db, found))
+    return forget_executions(db, _executions_of(db, found))
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
@@ -180,9 +180,10 @@ def _executions_of(db: Connection, found: Select[tuple[str, str]]) -> list[Execu
     return [ExecutionKey(row.tenant, row.request_id) for row in db.execute(found.with_for_update(skip_locked=True))]
 
 
-def _forget_executions(db: Connection, keys: Sequence[ExecutionKey]) -> int:
+def forget_executions(db: Connection, keys: Sequence[ExecutionKey]) -> int:
+    """Delete executions with all that belongs to them but their usage; returns their number."""
     if not keys:
         return 0
-    for table in (tables.events, tables.entries, tables.approvals, tables.turns):
+    for table in (tables.events, tables.entries, tables.approvals, tables.turns, tables.kept_requests):
         db.execute(delete(table).where(among(table, keys)))
     return db.execute(delete(_executions).where(among(_executions, keys))).rowcount

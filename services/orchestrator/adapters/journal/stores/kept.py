@@ -1,0 +1,79 @@
+"""Requests that are kept with their executions, their metadata, and the deletion of executions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, update
+
+from pagantic_common.domain.errors import PreconditionFailed
+from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.rows import get_record, of_execution, record_of
+from services.orchestrator.adapters.journal.schema import executions, kept_requests
+from services.orchestrator.adapters.journal.upkeep.purge import forget_executions
+from services.orchestrator.adapters.journal.writes import metadata_to_json
+from services.orchestrator.core.model.kept import KeptRequest, check_metadata
+from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.ports.journal import ExecutionRecord
+from services.orchestrator.ports.page import Page
+
+LOOKED_AT = 1000  # executions for one page
+
+
+class SqlKept(JournalAccess):
+    """What callers keep with their executions."""
+
+    async def update_metadata(
+        self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
+    ) -> ExecutionRecord:
+        """Set and remove metadata; see the port."""
+        updated: ExecutionRecord = await self._commit(lambda db: _update_metadata(db, key, values, removed))
+        return updated
+
+    async def delete_execution(self, key: ExecutionKey) -> None:
+        """Remove an execution; see the port."""
+        await self._commit(lambda db: _delete(db, key))
+
+
+def page_by_metadata(
+    db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int
+) -> Page[ExecutionRecord]:
+    """Return the first executions among those found whose requests are kept with this metadata.
+
+    The metadata may be sealed, so that the database cannot compare it.
+    """
+    is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
+    kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)
+    records: list[ExecutionRecord] = []
+    count, last = 0, ""
+    for row in db.execute(kept.limit(LOOKED_AT + 1)).mappings():
+        if len(records) == limit or count == LOOKED_AT:
+            return Page(records, last)
+        count, last = count + 1, str(row["ordinal"])
+        of_row = json.loads(row["metadata_json"])
+        if metadata.items() <= of_row.items():
+            records.append(replace(record_of(row), kept=KeptRequest(b"", of_row)))
+    return Page(records)
+
+
+def _update_metadata(
+    db: Connection, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
+) -> ExecutionRecord:
+    record = get_record(db, key)
+    if record.kept is None:
+        raise PreconditionFailed(f"execution {key.request_id!r} has no metadata: its request did not set keep_request")
+    metadata = {name: value for name, value in record.kept.metadata.items() if name not in removed} | dict(values)
+    check_metadata(metadata)
+    updated = update(kept_requests).where(of_execution(kept_requests, key))
+    db.execute(updated.values(metadata_json=metadata_to_json(metadata)))
+    return replace(record, kept=replace(record.kept, metadata=metadata))
+
+
+def _delete(db: Connection, key: ExecutionKey) -> None:
+    record = get_record(db, key)
+    if record.response is None and not record.is_interrupted:
+        raise PreconditionFailed(f"execution {key.request_id!r} runs: cancel it first")
+    forget_executions(db, [key])

@@ -1,0 +1,107 @@
+"""What callers keep with executions, for SQLite and PostgreSQL, plain and sealed."""
+
+from dataclasses import replace
+
+import pytest
+
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT
+from pagantic_common.domain.errors import Aborted, InvalidRequest, NotFound, PreconditionFailed
+from services.orchestrator.core.model.kept import MAX_METADATA_BYTES, KeptRequest
+from services.orchestrator.core.model.request import Mode
+from tests.contract.test_journal import TURN, admit, admitted, ended, happened, record
+from tests.support.keys import execution, session
+
+
+def kept(**metadata):
+    return KeptRequest(b"a request", metadata)
+
+
+async def listed(journal, metadata, limit=50, after="", tenant=DEFAULT_TENANT):
+    return await journal.list_executions(
+        tenant=tenant, limit=limit, after=after, session_id="", state=None, metadata=metadata
+    )
+
+
+async def test_a_request_is_kept_as_long_as_its_execution(journal):
+    await admit(journal, kept=kept(colour="red"))
+    assert (await journal.get(execution("r"))).kept == kept(colour="red")
+    await journal.write(ended(record(), 1))
+    assert (await journal.get(execution("r"))).kept == kept(colour="red")
+    await journal.admit_new(record("new", kept=kept()), admitted("new"))
+    assert (await journal.get(execution("new"))).kept == kept()
+    await admit(journal, "plain")
+    assert (await journal.get(execution("plain"))).kept is None
+
+
+async def test_metadata_is_updated_within_its_bounds(journal):
+    await admit(journal, kept=kept(colour="red", size="1"))
+    updated = await journal.update_metadata(execution("r"), {"colour": "blüe", "shape": "round"}, ["size"])
+    assert updated.kept == kept(colour="blüe", shape="round") == (await journal.get(execution("r"))).kept
+    with pytest.raises(InvalidRequest, match="at most 64 of 65536 bytes"):
+        await journal.update_metadata(execution("r"), {"long": "x" * MAX_METADATA_BYTES}, [])
+    assert "long" not in (await journal.get(execution("r"))).kept.metadata
+    await admit(journal, "plain")
+    with pytest.raises(PreconditionFailed, match="keep_request"):
+        await journal.update_metadata(execution("plain"), {"a": "b"}, [])
+    with pytest.raises(NotFound):
+        await journal.update_metadata(execution("r", "acme"), {"a": "b"}, [])
+
+
+async def test_executions_are_listed_by_metadata(journal):
+    for number in range(6):
+        await admit(journal, f"r{number}", kept=kept(kind="odd" if number % 2 else "even", number=str(number)))
+    await admit(journal, "plain")
+    first = await listed(journal, {"kind": "odd"}, limit=2)
+    assert [one.request_id for one in first.items] == ["r5", "r3"]
+    assert first.items[0].kept == KeptRequest(b"", {"kind": "odd", "number": "5"})
+    last = await listed(journal, {"kind": "odd"}, limit=2, after=first.next_token)
+    assert ([one.request_id for one in last.items], last.next_token) == (["r1"], "")
+    assert (await listed(journal, {"kind": "odd", "number": "2"})).items == []
+    assert (await listed(journal, {"kind": "odd"}, tenant="acme")).items == []
+
+
+async def test_a_page_by_metadata_ends_after_many_others(journal, monkeypatch):
+    monkeypatch.setattr("services.orchestrator.adapters.journal.stores.kept.LOOKED_AT", 2)
+    for number in range(5):
+        await admit(journal, f"r{number}", kept=kept(number=str(number)))
+    found, token, pages = [], "", 0
+    while pages == 0 or token:
+        page = await listed(journal, {"number": "0"}, after=token)
+        found, token, pages = found + page.items, page.next_token, pages + 1
+    assert ([one.request_id for one in found], pages) == (["r0"], 3)
+
+
+async def test_a_deleted_execution_leaves_nothing(journal):
+    await admit(journal, kept=kept(a="b"))
+    await journal.write(happened(record(), 1))
+    with pytest.raises(PreconditionFailed, match="cancel it first"):
+        await journal.delete_execution(execution("r"))
+    await journal.write(ended(record(), 2))
+    await journal.delete_execution(execution("r"))
+    for ask in (journal.get, journal.timeline, journal.delete_execution):
+        with pytest.raises(NotFound):
+            await ask(execution("r"))
+    await admit(journal)
+    assert (await journal.get(execution("r"))).kept is None
+
+
+async def test_an_interrupted_execution_in_the_background_is_taken_up(journals):
+    first = await journals("first")
+    await first.admit(record("later", is_background=True), admitted("later"))
+    await first.admit(record("chat"), admitted("chat"))
+    await first.admit(record("plan", mode=Mode.PLAN), admitted("plan"))
+    await first.release([execution("later"), execution("chat"), execution("plan")])
+    assert await first.interrupted(with_plans=True) == [execution("later"), execution("plan")]
+    assert await first.interrupted(with_plans=False) == [execution("later")]
+    assert (await first.get(execution("later"))).is_background
+
+
+async def test_messages_are_appended_to_a_conversation_without_a_running_turn(journal):
+    appended = await journal.append_messages(session("s"), TURN)
+    assert (appended.message_count, appended.messages) == (2, ())
+    await admit(journal, session_id="s", takes_turn=True)
+    with pytest.raises(Aborted, match="another turn"):
+        await journal.append_messages(session("s"), TURN)
+    await journal.write(ended(replace(record(), session_id="s"), 1, turn=TURN))
+    assert (await journal.append_messages(session("s"), TURN[:1])).message_count == 5
+    assert (await journal.get_session(session("s"))).messages == (*TURN, *TURN, TURN[0])
