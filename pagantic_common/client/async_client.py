@@ -13,10 +13,9 @@ import grpc
 from pydantic import TypeAdapter, ValidationError
 
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from pagantic_common.client.approvals import Approvals
 from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import (
@@ -31,6 +30,7 @@ from pagantic_common.client.requests import (
 )
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.client.sources.methods import Sources
+from pagantic_common.client.stored.sessions import Sessions
 from pagantic_common.client.typed_output import (
     OutputType,
     StructuredResult,
@@ -41,7 +41,6 @@ from pagantic_common.client.typed_output import (
 )
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.messages import ToolDefinition
-from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
 
@@ -52,7 +51,7 @@ VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
 
 
-class AsyncClient(Approvals, Sources):
+class AsyncClient(Sessions, Sources):
     """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
@@ -279,109 +278,22 @@ class AsyncClient(Approvals, Sources):
             finishes_reads=True,
         )
 
-    async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
-        """Return the stored events of an execution, in sequence."""
-        events: list[event_pb2.ExecutionEvent] = []
-        after = 0
-        while True:
-            request = pb.GetTimelineRequest(request_id=request_id, after_sequence=after)
-            page = await self._call(self._stub().GetTimeline, request)
-            events += page.events
-            if not (after := page.next_after_sequence):
-                return events
-
-    async def get_execution(self, request_id: str) -> execution_pb2.Execution:
-        """Return an execution with its current state; raises NotFound."""
-        request = pb.GetExecutionRequest(request_id=request_id)
-        return (await self._call(self._stub().GetExecution, request)).execution
-
-    async def cancel(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Cancel an execution and return the state it ended in; raises NotFound."""
-        request = pb.CancelExecutionRequest(request_id=request_id)
-        return (await self._call(self._stub().CancelExecution, request)).state
-
-    async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Resume an interrupted execution; returns the state from which it continues.
-
-        Raises NotFound, and PreconditionFailed for an execution that is not interrupted.
-        """
-        request = pb.ResumeExecutionRequest(request_id=request_id)
-        return (await self._call(self._stub().ResumeExecution, request)).state
-
-    async def get_usage(
-        self, *, session_id: str = "", model: str = "", subject: str = ""
-    ) -> list[usage_total_pb2.UsageTotal]:
-        """Return the usage and cost of ended executions by session, model and subject; an empty filter matches all."""
-        totals: list[usage_total_pb2.UsageTotal] = []
-        token = ""
-        while True:
-            request = pb.GetUsageRequest(session_id=session_id, model=model, subject=subject, page_token=token)
-            page = await self._call(self._stub().GetUsage, request)
-            totals += page.totals
-            if not (token := page.next_page_token):
-                return totals
-
-    async def list_executions(
-        self,
-        *,
-        session_id: str = "",
-        state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
-        limit: int = 100,
-    ) -> list[execution_pb2.Execution]:
-        """Return executions without their responses, newest first; an empty filter matches all."""
-        executions: list[execution_pb2.Execution] = []
-        token = ""
-        while len(executions) < limit:
-            request = pb.ListExecutionsRequest(
-                page_size=min(100, limit - len(executions)), page_token=token, session_id=session_id, state=state
-            )
-            page = await self._call(self._stub().ListExecutions, request)
-            executions += page.executions
-            if not (token := page.next_page_token):
-                break
-        return executions
+    def follow(self, request_id: str, *, after_sequence: int = 0) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
+        """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
+        request = pb.FollowExecutionRequest(request_id=request_id, after_sequence=after_sequence)
+        return call_stream(
+            _SERVICE,
+            self._stub().FollowExecution,
+            request,
+            self._timeout_s,
+            credentials=self._credentials,
+            finishes_reads=True,
+        )
 
     async def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
         """Return the checked plan of a PLAN request without running it."""
         request_message = pb.CreatePlanRequest(request=request)
         return (await self._call(self._stub().CreatePlan, request_message)).plan
-
-    async def update_session(
-        self, session_id: str, values: Mapping[str, Any], *, removed: Sequence[str] = ()
-    ) -> session_pb2.Session:
-        """Set values of a session, as JSON, and remove others; returns the session without its messages."""
-        texts = {key: dump_json(value) for key, value in values.items()}
-        request = pb.UpdateSessionRequest(session_id=session_id, state_json=texts, removed_keys=removed)
-        return (await self._call(self._stub().UpdateSession, request)).session
-
-    async def get_session(self, session_id: str) -> session_pb2.Session:
-        """Return a stored conversation with all its messages; raises NotFound."""
-        session: session_pb2.Session | None = None
-        before = 0
-        while True:
-            request = pb.GetSessionRequest(session_id=session_id, before_position=before)
-            page = (await self._call(self._stub().GetSession, request)).session
-            if session is not None:  # this page holds older messages
-                page.messages.extend(session.messages)
-            session = page
-            if not (before := page.first_position):
-                return session
-
-    async def list_sessions(self) -> list[session_pb2.Session]:
-        """Return all stored conversations without their messages, the last used first."""
-        sessions: list[session_pb2.Session] = []
-        token = ""
-        while True:
-            request = pb.ListSessionsRequest(page_token=token)
-            page = await self._call(self._stub().ListSessions, request)
-            sessions += page.sessions
-            if not (token := page.next_page_token):
-                return sessions
-
-    async def delete_session(self, session_id: str) -> None:
-        """Remove a stored conversation; raises NotFound."""
-        request = pb.DeleteSessionRequest(session_id=session_id)
-        await self._call(self._stub().DeleteSession, request)
 
     async def _call(
         self,

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -85,6 +85,8 @@ class Client:
     resume = _blocking(AsyncClient.resume)
     get_usage = _blocking(AsyncClient.get_usage)
     list_executions = _blocking(AsyncClient.list_executions)
+    update_execution = _blocking(AsyncClient.update_execution)
+    delete_execution = _blocking(AsyncClient.delete_execution)
     list_tools = _blocking(AsyncClient.list_tools)
     list_models = _blocking(AsyncClient.list_models)
     list_prompt_templates = _blocking(AsyncClient.list_prompt_templates)
@@ -162,12 +164,22 @@ class Client:
 
     def stream(self, request: execution_pb2.SystemRequest) -> Generator[event_pb2.ExecutionEvent, None, None]:
         """Run a request and yield its events; the last is `completed`. Closing the generator cancels the request."""
+        return self._read(lambda: self._client.stream(request))
+
+    def follow(self, request_id: str, *, after_sequence: int = 0) -> Generator[event_pb2.ExecutionEvent, None, None]:
+        """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
+        return self._read(lambda: self._client.follow(request_id, after_sequence=after_sequence))
+
+    def _read(
+        self, begin: Callable[[], AsyncGenerator[event_pb2.ExecutionEvent, None]]
+    ) -> Generator[event_pb2.ExecutionEvent, None, None]:
+        """Yield the events of a stream that is begun on the event loop."""
         events: queue.SimpleQueue[event_pb2.ExecutionEvent | Exception | None] = queue.SimpleQueue()
 
         async def pump() -> None:
             end: Exception | None = Unavailable("the client was closed")
             try:
-                async with aclosing(self._client.stream(request)) as incoming:
+                async with aclosing(begin()) as incoming:
                     async for event in incoming:
                         events.put(event)
                 end = None

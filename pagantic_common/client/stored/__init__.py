@@ -1,0 +1,1 @@
+"""The client's methods for what the orchestrator stores."""

@@ -1,0 +1,97 @@
+"""The client's methods for executions, those that run and those that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client.stored.approvals import Approvals
+
+
+class Executions(Approvals):
+    """Reads, stops and changes executions."""
+
+    async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
+        """Return the stored events of an execution, in sequence."""
+        events: list[event_pb2.ExecutionEvent] = []
+        after = 0
+        while True:
+            request = pb.GetTimelineRequest(request_id=request_id, after_sequence=after)
+            page = await self._call(self._stub().GetTimeline, request)
+            events += page.events
+            if not (after := page.next_after_sequence):
+                return events
+
+    async def get_execution(self, request_id: str) -> execution_pb2.Execution:
+        """Return an execution with its current state; raises NotFound."""
+        request = pb.GetExecutionRequest(request_id=request_id)
+        return (await self._call(self._stub().GetExecution, request)).execution
+
+    async def cancel(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
+        """Cancel an execution and return the state it ended in; raises NotFound."""
+        request = pb.CancelExecutionRequest(request_id=request_id)
+        return (await self._call(self._stub().CancelExecution, request)).state
+
+    async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
+        """Resume an interrupted execution; returns the state from which it continues.
+
+        Raises NotFound, and PreconditionFailed for an execution that is not interrupted.
+        """
+        request = pb.ResumeExecutionRequest(request_id=request_id)
+        return (await self._call(self._stub().ResumeExecution, request)).state
+
+    async def get_usage(
+        self, *, session_id: str = "", model: str = "", subject: str = ""
+    ) -> list[usage_total_pb2.UsageTotal]:
+        """Return the usage and cost of ended executions by session, model and subject; an empty filter matches all."""
+        totals: list[usage_total_pb2.UsageTotal] = []
+        token = ""
+        while True:
+            request = pb.GetUsageRequest(session_id=session_id, model=model, subject=subject, page_token=token)
+            page = await self._call(self._stub().GetUsage, request)
+            totals += page.totals
+            if not (token := page.next_page_token):
+                return totals
+
+    async def list_executions(
+        self,
+        *,
+        session_id: str = "",
+        state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
+        metadata: Mapping[str, str] | None = None,
+        limit: int = 100,
+    ) -> list[execution_pb2.Execution]:
+        """Return executions without their responses, newest first; an empty filter matches all.
+
+        With `metadata`, those whose metadata has all of it.
+        """
+        executions: list[execution_pb2.Execution] = []
+        token = ""
+        while len(executions) < limit:
+            request = pb.ListExecutionsRequest(
+                page_size=min(100, limit - len(executions)),
+                page_token=token,
+                session_id=session_id,
+                state=state,
+                metadata=metadata,
+            )
+            page = await self._call(self._stub().ListExecutions, request)
+            executions += page.executions
+            if not (token := page.next_page_token):
+                break
+        return executions
+
+    async def update_execution(
+        self, request_id: str, metadata: Mapping[str, str], *, removed: Sequence[str] = ()
+    ) -> execution_pb2.Execution:
+        """Set metadata of an execution whose request is kept, and remove others; returns the execution.
+
+        Raises NotFound, and PreconditionFailed where the request is not kept.
+        """
+        request = pb.UpdateExecutionRequest(request_id=request_id, metadata=metadata, removed_keys=removed)
+        return (await self._call(self._stub().UpdateExecution, request)).execution
+
+    async def delete_execution(self, request_id: str) -> None:
+        """Forget an execution that does not run; raises NotFound, and PreconditionFailed for one that runs."""
+        await self._call(self._stub().DeleteExecution, pb.DeleteExecutionRequest(request_id=request_id))

@@ -1,0 +1,63 @@
+"""The client's methods for stored conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import session_pb2
+from pagantic_common.client.stored.executions import Executions
+from pagantic_common.domain.text.json_text import dump_json
+
+
+class Sessions(Executions):
+    """Reads and changes conversations."""
+
+    async def update_session(
+        self,
+        session_id: str,
+        values: Mapping[str, Any],
+        *,
+        removed: Sequence[str] = (),
+        appended: Sequence[message_pb2.Message] = (),
+    ) -> session_pb2.Session:
+        """Set values of a session, as JSON, remove others, and append messages; returns it without its messages.
+
+        Raises Aborted while a turn of the session runs, if messages are appended.
+        """
+        texts = {key: dump_json(value) for key, value in values.items()}
+        request = pb.UpdateSessionRequest(
+            session_id=session_id, state_json=texts, removed_keys=removed, appended_messages=appended
+        )
+        return (await self._call(self._stub().UpdateSession, request)).session
+
+    async def get_session(self, session_id: str) -> session_pb2.Session:
+        """Return a stored conversation with all its messages; raises NotFound."""
+        session: session_pb2.Session | None = None
+        before = 0
+        while True:
+            request = pb.GetSessionRequest(session_id=session_id, before_position=before)
+            page = (await self._call(self._stub().GetSession, request)).session
+            if session is not None:  # this page holds older messages
+                page.messages.extend(session.messages)
+            session = page
+            if not (before := page.first_position):
+                return session
+
+    async def list_sessions(self) -> list[session_pb2.Session]:
+        """Return all stored conversations without their messages, the last used first."""
+        sessions: list[session_pb2.Session] = []
+        token = ""
+        while True:
+            request = pb.ListSessionsRequest(page_token=token)
+            page = await self._call(self._stub().ListSessions, request)
+            sessions += page.sessions
+            if not (token := page.next_page_token):
+                return sessions
+
+    async def delete_session(self, session_id: str) -> None:
+        """Remove a stored conversation; raises NotFound."""
+        request = pb.DeleteSessionRequest(session_id=session_id)
+        await self._call(self._stub().DeleteSession, request)
