@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -14,22 +13,16 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
-from gateway.http.native import plain, read_request, stream_events
-from gateway.http.openai.chat import Chat, find_model, list_models
-from gateway.http.running import until_left
+from gateway.http.running import Answer, until_left
 from gateway.http.settings import HttpSettings
 from gateway.web.bodies import read_body
 from gateway.web.callers import Callers
 from gateway.web.entry import Entry
 from gateway.web.refusal import Refusal
-from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import InvalidRequest, PaganticError
-from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.errors import PaganticError
 
 REQUEST_ID = "x-request-id"
 logger = logging.getLogger(__name__)
-Answer = Response | AsyncGenerator[str, None]
 
 
 class HttpApp:
@@ -39,23 +32,21 @@ class HttpApp:
         callers: Give the client of the orchestrator for each caller.
         settings: Say who may call, and the limits.
         is_ready: Tells whether the orchestrator takes requests.
+        routes: The paths; the endpoint of each is called with the client, the request and its body.
     """
 
-    def __init__(self, callers: Callers, settings: HttpSettings, is_ready: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        callers: Callers,
+        settings: HttpSettings,
+        is_ready: Callable[[], Awaitable[bool]],
+        routes: Sequence[Route],
+    ) -> None:
         self._callers = callers
         self._settings = settings
         self._is_ready = is_ready
         self.entry = Entry(settings)
-        post, get, delete = ["POST"], ["GET"], ["DELETE"]
-        self._routes = [
-            Route("/v1/chat/completions", self._chat, methods=post),
-            Route("/v1/models", self._models, methods=get),
-            Route("/v1/models/{name:path}", self._model, methods=get),
-            Route("/v1/executions", self._execute, methods=post),
-            Route("/v1/executions/{request_id}", self._execution, methods=get),
-            Route("/v1/executions/{request_id}", self._cancel, methods=delete),
-            Route("/v1/executions/{request_id}/timeline", self._timeline, methods=get),
-        ]
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -77,7 +68,7 @@ class HttpApp:
         except ClientDisconnect:
             return
         except Refusal as refusal:
-            headers = headers_of_status(refusal.status)
+            headers = {**headers_of_status(refusal.status), **refusal.headers}
             response = JSONResponse({"error": error_of_refusal(refusal)}, refusal.status, headers)
             await response(scope, receive, send)
 
@@ -98,7 +89,8 @@ class HttpApp:
             if match is Match.PARTIAL:
                 allowed |= route.methods or set()
         if allowed:
-            raise Refusal(405, f"the method must be {' or '.join(sorted(allowed - {'HEAD'}))}")
+            methods = sorted(allowed - {"HEAD"})
+            raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: the document of this API lists what there is")
 
     async def _answer(
@@ -123,37 +115,6 @@ class HttpApp:
         answer.headers[REQUEST_ID] = request.scope["request_id"]
         await answer(request.scope, request.receive, send)
 
-    async def _chat(self, client: AsyncClient, request: Request, body: bytes) -> Answer:
-        chat = Chat(_json(body), self._settings, request.scope["request_id"])
-        request.scope["request_id"] = chat.request_id
-        if chat.streams:
-            return chat.stream(client)
-        return JSONResponse(await chat.complete(client))
-
-    async def _models(self, client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-        return JSONResponse(await list_models(client, self._settings))
-
-    async def _model(self, client: AsyncClient, request: Request, _body: bytes) -> Answer:
-        return JSONResponse(await find_model(client, self._settings, request.path_params["name"]))
-
-    async def _execute(self, client: AsyncClient, request: Request, body: bytes) -> Answer:
-        asked = read_request(_json(body), request.scope["request_id"], self._settings.call_s)
-        request.scope["request_id"] = asked.request_id
-        if "text/event-stream" in request.headers.get("accept", ""):
-            return stream_events(client, asked)
-        return JSONResponse(plain(await client.execute(asked)))
-
-    async def _execution(self, client: AsyncClient, request: Request, _body: bytes) -> Answer:
-        return JSONResponse(plain(await client.get_execution(request.path_params["request_id"])))
-
-    async def _timeline(self, client: AsyncClient, request: Request, _body: bytes) -> Answer:
-        events = await client.timeline(request.path_params["request_id"])
-        return JSONResponse({"events": [plain(event) for event in events]})
-
-    async def _cancel(self, client: AsyncClient, request: Request, _body: bytes) -> Answer:
-        state = await client.cancel(request.path_params["request_id"])
-        return JSONResponse({"state": execution_pb2.LifecycleState.Name(state)})
-
 
 async def _send_events(events: AsyncGenerator[str, None], scope: Scope, send: Send) -> None:
     """Send server-sent events. The first is awaited before the status is sent, which its error may still decide."""
@@ -175,16 +136,3 @@ async def _send_events(events: AsyncGenerator[str, None], scope: Scope, send: Se
         except Exception:
             logger.exception("request %s: the stream broke", scope["request_id"])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _json(body: bytes) -> Any:
-    """Return the value of a body; raises InvalidRequest for one that is no JSON object."""
-    try:
-        value = parse_json(body.decode(), is_rewritable=True)
-    except UnicodeDecodeError:
-        raise InvalidRequest("the body is not UTF-8") from None
-    except JsonTextError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidRequest("the body is no JSON object")
-    return value

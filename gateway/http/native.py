@@ -8,15 +8,51 @@ from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from gateway.http.running import merge_events
+from gateway.http.bodies import read_object
+from gateway.http.running import QUIET, QUIET_S, Answer, merge_events
+from gateway.http.settings import HttpSettings
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 
-QUIET_S = 15.0
+
+def native_routes(settings: HttpSettings) -> list[Route]:
+    """Return the paths of executions."""
+
+    async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        asked = read_request(read_object(body), request.scope["request_id"], settings.call_s)
+        request.scope["request_id"] = asked.request_id
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return stream_events(client, asked)
+        return JSONResponse(plain(await client.execute(asked)))
+
+    one = "/v1/executions/{request_id}"
+    return [
+        Route("/v1/executions", create, methods=["POST"]),
+        Route(one, _retrieve, methods=["GET"]),
+        Route(one, _cancel, methods=["DELETE"]),
+        Route(f"{one}/timeline", _timeline, methods=["GET"]),
+    ]
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    return JSONResponse(plain(await client.get_execution(request.path_params["request_id"])))
+
+
+async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    events = await client.timeline(request.path_params["request_id"])
+    return JSONResponse({"events": [plain(event) for event in events]})
+
+
+async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    state = await client.cancel(request.path_params["request_id"])
+    return JSONResponse({"state": execution_pb2.LifecycleState.Name(state)})
 
 
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
@@ -40,10 +76,10 @@ def plain(message: Message) -> dict[str, Any]:
 
 async def stream_events(client: AsyncClient, request: execution_pb2.SystemRequest) -> AsyncGenerator[str, None]:
     """Yield the events of a request as server-sent events; the last is `completed`. Raises what did not run."""
-    async with aclosing(merge_events(client, [request], QUIET_S)) as events:
+    async with aclosing(merge_events([client.stream(request)], QUIET_S)) as events:
         async for one in events:
             if one is None:
-                yield ": nothing happened for a while\n\n"
+                yield QUIET
                 continue
             _, event = one
             text = json_format.MessageToJson(event, preserving_proto_field_name=True, indent=None)

@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
+from gateway.http.paths import routes_of
 from gateway.http.settings import HttpSettings
 from gateway.web.callers import Callers
 from gateway.web.serving import log_to_stderr, serve_app
@@ -54,4 +55,4 @@ async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpAp
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-        yield HttpApp(Callers(client), settings, is_ready)
+        yield HttpApp(Callers(client), settings, is_ready, routes_of(settings))

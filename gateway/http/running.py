@@ -8,13 +8,16 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client import AsyncClient
+from pagantic.orchestrator.v1 import event_pb2
 
 ResultT = TypeVar("ResultT")
+Answer = Response | AsyncGenerator[str, None]
 WAITING_EVENTS = 64
+QUIET_S = 15.0
+QUIET = ": the answer is still being made\n\n"
 
 
 async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -39,17 +42,17 @@ async def _left(receive: Receive) -> None:
 
 
 async def merge_events(
-    client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest], quiet_s: float
+    streams: Sequence[AsyncGenerator[event_pb2.ExecutionEvent, None]], quiet_s: float
 ) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:
-    """Run requests at once, and yield their events with the position of the request, and None after a quiet time.
+    """Read streams at once, and yield their events with the position of the stream, and None after a quiet time.
 
-    Raises the error of the first that fails to run. Closing the generator cancels all of them.
+    Raises the error of the first that fails. Closing the generator closes all of them.
     """
     waiting: asyncio.Queue[tuple[int, event_pb2.ExecutionEvent | Exception | None]] = asyncio.Queue(WAITING_EVENTS)
 
-    async def follow(position: int, request: execution_pb2.SystemRequest) -> None:
+    async def follow(position: int, stream: AsyncGenerator[event_pb2.ExecutionEvent, None]) -> None:
         try:
-            async with aclosing(client.stream(request)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     await waiting.put((position, event))
         except Exception as error:  # noqa: BLE001 - the reader of the queue raises it
@@ -57,7 +60,7 @@ async def merge_events(
         else:
             await waiting.put((position, None))
 
-    following = [asyncio.create_task(follow(*numbered)) for numbered in enumerate(requests)]
+    following = [asyncio.create_task(follow(*numbered)) for numbered in enumerate(streams)]
     running = len(following)
     try:
         while running:

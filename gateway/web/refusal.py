@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class Refusal(Exception):
     """A request that is refused before anything is done for it.
@@ -9,9 +12,11 @@ class Refusal(Exception):
     Args:
         status: The HTTP status.
         message: What is wrong, and what to do.
+        headers: Of the answer.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.headers = headers

@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client.responses import raise_for_error
 from pagantic_common.codec.enums import name_of
 from pagantic_common.codec.validation import guarantee_from_proto
 
@@ -70,6 +71,13 @@ def call_of(call: message_pb2.ToolCall) -> dict[str, Any]:
 def is_cut(response: execution_pb2.SystemResponse) -> bool:
     """Tell whether the response failed only because a limit cut its output, which this API calls a finish reason."""
     return response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
+
+
+def completed(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
+    """Return a response that has an answer, whole or cut; raises the error of another."""
+    if is_cut(response):
+        return response
+    return raise_for_error(response)
 
 
 def text_of(response: execution_pb2.SystemResponse) -> str:

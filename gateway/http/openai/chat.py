@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, `/v1/models`: runs what clients of OpenAI's API ask for."""
+"""`/v1/chat/completions`: runs what clients of OpenAI's API ask for."""
 
 from __future__ import annotations
 
@@ -9,23 +9,37 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
 from gateway.http.failures import error_of
-from gateway.http.openai.answers import Heading, completion_of, is_cut
+from gateway.http.openai.answers import Heading, completed, completion_of
 from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
 from gateway.http.openai.forms import ChatForm, read_form
 from gateway.http.openai.requests import request_of
-from gateway.http.running import merge_events
+from gateway.http.running import QUIET, QUIET_S, Answer, merge_events
 from gateway.http.settings import HttpSettings
-from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.client.responses import raise_for_error
-from pagantic_common.domain.errors import NotFound, PaganticError
+from pagantic_common.domain.errors import PaganticError
 
-QUIET_S = 15.0
 _ID_PREFIX = "chatcmpl-"
 _DONE = "data: [DONE]\n\n"
-_QUIET = ": the answer is still being made\n\n"
+
+
+def chat_routes(settings: HttpSettings) -> list[Route]:
+    """Return the paths of chats."""
+
+    async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        chat = Chat(read_object(body), settings, request.scope["request_id"])
+        request.scope["request_id"] = chat.request_id
+        if chat.streams:
+            return chat.stream(client)
+        return JSONResponse(await chat.complete(client))
+
+    return [Route("/v1/chat/completions", create, methods=["POST"])]
 
 
 class Chat:
@@ -38,7 +52,7 @@ class Chat:
     """
 
     def __init__(self, value: Any, settings: HttpSettings, request_id: str) -> None:
-        self._form: ChatForm = read_form(value)
+        self._form: ChatForm = read_form(value, ChatForm)
         request = request_of(self._form, settings.alias_of(self._form.model), settings.call_s)
         self.request_id = request.request_id or request_id
         self._requests = [_numbered(request, self.request_id, index) for index in range(self._form.n or 1)]
@@ -81,12 +95,12 @@ class Chat:
     async def _events(self, client: AsyncClient, choices: Sequence[ChoiceChunks]) -> AsyncGenerator[str, None]:
         """Yield the events of the answer; raises PaganticError."""
         openings = [_event(choice.first()) for choice in choices]
-        async with aclosing(merge_events(client, self._requests, QUIET_S)) as events:
+        async with aclosing(merge_events([client.stream(request) for request in self._requests], QUIET_S)) as events:
             async for one in events:
                 while openings:
                     yield openings.pop(0)
                 if one is None:
-                    yield _QUIET
+                    yield QUIET
                     continue
                 position, event = one
                 for chunk in choices[position].of(event):
@@ -94,10 +108,7 @@ class Chat:
 
 
 async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    response = await client.execute(request)
-    if is_cut(response):
-        return response
-    return raise_for_error(response)
+    return completed(await client.execute(request))
 
 
 def _responses(choices: Sequence[ChoiceChunks]) -> list[execution_pb2.SystemResponse]:
@@ -118,29 +129,3 @@ def _numbered(request: execution_pb2.SystemRequest, request_id: str, index: int)
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-async def list_models(client: AsyncClient, settings: HttpSettings) -> dict[str, Any]:
-    """Return the models that a client may name: those that are served, and the names that stand for them."""
-    served = await client.list_models()
-    named = [name for name in settings.models if name != "*"]
-    return {"object": "list", "data": [*map(_served, served), *(_model(name) for name in named)]}
-
-
-async def find_model(client: AsyncClient, settings: HttpSettings, name: str) -> dict[str, Any]:
-    """Return a model that a client may name; raises NotFound."""
-    for model in await client.list_models():
-        if model.name == name:
-            return _served(model)
-    if name in settings.models or "*" in settings.models:
-        return _model(name)
-    raise NotFound(f"there is no model {name!r}: GET /v1/models lists those there are")
-
-
-def _served(model: message_pb2.ModelInfo) -> dict[str, Any]:
-    extension = {"context_window": model.context_window, "capabilities": list(model.capabilities)}
-    return {**_model(model.name), "pagantic": extension}
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "pagantic"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf import json_format
@@ -44,7 +45,9 @@ _ANY_OBJECT = '{"type":"object"}'
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def request_of(form: ChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+def request_of(
+    form: ChatForm, alias: str, call_s: float, earlier_calls: Mapping[str, str] = MappingProxyType({})
+) -> execution_pb2.SystemRequest:
     """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
 
     The field `pagantic` of the form is a SystemRequest as JSON, over which the other fields are laid.
@@ -53,11 +56,12 @@ def request_of(form: ChatForm, alias: str, call_s: float) -> execution_pb2.Syste
         form: What the client sent.
         alias: Of the model that the form names.
         call_s: Longest time of the request, if it names no shorter one.
+        earlier_calls: Names of the tools that were called before the messages of the form, by the ids of the calls.
     """
     if form.modalities and form.modalities != ["text"]:
         raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
     request = _extension(form.pagantic or {})
-    request.messages.extend(_messages(form.messages))
+    request.messages.extend(messages_of(form.messages, earlier_calls))
     _set_output(request, form)
     _set_tools(request, form)
     _set_hints(request.hints, form)
@@ -85,8 +89,9 @@ def _extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
     return request
 
 
-def _messages(forms: Sequence[MessageForm]) -> list[message_pb2.Message]:
-    names_of_calls: dict[str, str] = {}
+def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) -> list[message_pb2.Message]:
+    """Return messages; raises InvalidRequest for one that cannot be read."""
+    names_of_calls = dict(earlier_calls)
     messages = []
     for index, form in enumerate(forms):
         messages.append(_message(form, f"messages[{index}]", names_of_calls))

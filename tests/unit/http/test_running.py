@@ -32,7 +32,7 @@ class GatedClient:
 
 
 async def read_all(client):
-    async for _ in merge_events(client, REQUESTS[:1], 60.0):
+    async for _ in merge_events([client.stream(one) for one in REQUESTS[:1]], 60.0):
         pass
 
 
@@ -55,7 +55,7 @@ async def test_a_reader_that_is_cancelled_while_an_event_comes_ends(turns):
 
 async def test_events_have_the_position_of_their_request_and_a_quiet_time_is_told():
     client = GatedClient()
-    events = merge_events(client, REQUESTS, 0.01)
+    events = merge_events([client.stream(one) for one in REQUESTS], 0.01)
     assert await anext(events) is None
     client.gate.set()
     told = []
@@ -71,6 +71,6 @@ async def test_the_error_of_one_request_ends_all():
     client = GatedClient(Unavailable("nothing answers"))
     client.gate.set()
     with pytest.raises(Unavailable, match="nothing answers"):
-        async for _ in merge_events(client, REQUESTS, 60.0):
+        async for _ in merge_events([client.stream(one) for one in REQUESTS], 60.0):
             pass
     assert client.running == 0

@@ -1,0 +1,1 @@
+"""OpenAI's `/v1/responses` and `/v1/conversations`."""

@@ -1,0 +1,114 @@
+"""`/v1/conversations`: the conversations that the orchestrator stores, and their messages as items."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
+from gateway.http.openai.forms import read_form
+from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
+from gateway.http.openai.responses.items import items_of_messages, list_of, page_of
+from gateway.http.openai.responses.requests import messages_of_items, names_of_calls
+from gateway.http.running import Answer
+from pagantic.orchestrator.v1 import session_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import NotFound, Unsupported
+from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.text.json_text import parse_json
+
+ID_PREFIX = "conv_"
+NOTES = "openai.metadata"
+_ONE = "/v1/conversations/{conversation_id}"
+
+
+def conversation_routes() -> list[Route]:
+    """Return the paths of conversations."""
+    return [
+        Route("/v1/conversations", _create, methods=["POST"]),
+        Route(_ONE, _retrieve, methods=["GET"]),
+        Route(_ONE, _update, methods=["POST"]),
+        Route(_ONE, _delete, methods=["DELETE"]),
+        Route(f"{_ONE}/items", _items, methods=["GET"]),
+        Route(f"{_ONE}/items", _add, methods=["POST"]),
+        Route(f"{_ONE}/items/{{item_id}}", _item, methods=["GET"]),
+        Route(f"{_ONE}/items/{{item_id}}", _remove, methods=["DELETE"]),
+    ]
+
+
+async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    form = read_form(read_object(body or b"{}"), ConversationForm)
+    messages = messages_of_items(form.items or (), {}, "items")
+    name = f"{ID_PREFIX}{uuid.uuid4().hex}"
+    return JSONResponse(_object(await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)))
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    return JSONResponse(_object(await _find(client, request)))
+
+
+async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    form = read_form(read_object(body), ConversationForm)
+    session = await _find(client, request)
+    return JSONResponse(_object(await client.update_session(session.session_id, {NOTES: form.metadata or {}})))
+
+
+async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    session = await _find(client, request)
+    await client.delete_session(session.session_id)
+    return JSONResponse({"id": session.session_id, "object": "conversation.deleted", "deleted": True})
+
+
+async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    return JSONResponse(page_of(_items_of(await _find(client, request)), request.query_params))
+
+
+async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    form = read_form(read_object(body), ItemsForm)
+    session = await _find(client, request)
+    messages = messages_of_items(form.items, names_of_calls(session.messages), "items")
+    changed = await client.update_session(session.session_id, {}, appended=messages)
+    first = changed.message_count - len(messages)
+    return JSONResponse(list_of(items_of_messages(messages, session.session_id, first)))
+
+
+async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    name = request.path_params["item_id"]
+    for item in _items_of(await _find(client, request)):
+        if item["id"] == name:
+            return JSONResponse(item)
+    raise NotFound(f"there is no item {name[:128]!r} in this conversation")
+
+
+async def _remove(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    await _item(client, request, b"")
+    raise Unsupported("items of a conversation cannot be deleted: delete the conversation, and make another one")
+
+
+async def _find(client: AsyncClient, request: Request) -> session_pb2.Session:
+    """Return a conversation with all its messages; raises NotFound."""
+    name = request.path_params["conversation_id"]
+    unknown = NotFound(f"there is no conversation {name[:128]!r}")
+    if not is_id(name):
+        raise unknown
+    try:
+        return await client.get_session(name)
+    except NotFound:
+        raise unknown from None
+
+
+def _object(session: session_pb2.Session) -> dict[str, Any]:
+    return {
+        "id": session.session_id,
+        "object": "conversation",
+        "created_at": session.created_at.seconds,
+        "metadata": parse_json(session.state_json.get(NOTES, "{}")),
+    }
+
+
+def _items_of(session: session_pb2.Session) -> list[dict[str, Any]]:
+    return items_of_messages(session.messages, session.session_id, session.first_position)

@@ -1,0 +1,133 @@
+"""The object `response`, of a request and what became of it. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.http.openai.answers import extension_of, finish_reason_of, is_cut
+from gateway.http.openai.responses.items import output_items
+from pagantic.common.v1 import error_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.errors import failure_from_proto
+
+ID_PREFIX = "resp_"
+KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
+KIND = "response"
+
+QUEUED, RUNNING = "queued", "in_progress"
+COMPLETED, INCOMPLETE, FAILED, CANCELLED = "completed", "incomplete", "failed", "cancelled"
+_CANCELLED = (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_CANCELLED_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What is known of a response before it has an answer.
+
+    Attributes:
+        request: As the orchestrator was sent it.
+        echo: What the response repeats of the client's request, and the orchestrator's request has no field for.
+        created_s: When it began, as seconds since 1970.
+        ignored: Fields of the request that change nothing.
+    """
+
+    request: execution_pb2.SystemRequest
+    echo: dict[str, Any]
+    created_s: int
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return ID_PREFIX + self.request.request_id
+
+    def running(self, status: str = RUNNING) -> dict[str, Any]:
+        """Return the response as it is while it has no answer."""
+        return {**self._base(), "status": status}
+
+    def ended(self, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+        """Return the response with its answer, or with the reason why it has none."""
+        status = status_of(response)
+        usage = response.token_usage
+        fields: dict[str, Any] = {
+            "status": status,
+            "output": output_items(response, "completed" if status == COMPLETED else "incomplete"),
+            "usage": {
+                "input_tokens": usage.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},
+                "output_tokens": usage.output_tokens,
+                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+                "total_tokens": usage.prompt_tokens + usage.output_tokens,
+            },
+            "pagantic": extension_of([response], self.ignored),
+        }
+        if status == INCOMPLETE:
+            fields["incomplete_details"] = {"reason": "max_output_tokens"}
+        if status in (FAILED, CANCELLED):
+            failure = failure_from_proto(response.error)
+            code = failure.code.value if failure.code is not None else ""
+            fields["error"] = {"code": "server_error", "message": f"{code}: {failure.message}".removeprefix(": ")}
+        return {**self._base(), **fields}
+
+    def _base(self) -> dict[str, Any]:
+        echo = self.echo
+        conversation = {"id": echo["conversation"]} if echo.get("conversation") else None
+        return {
+            "id": self.id,
+            "object": KIND,
+            "created_at": self.created_s,
+            "status": QUEUED,
+            "background": echo.get("background", False),
+            "conversation": conversation,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": self.request.prompt.text or None,
+            "max_output_tokens": echo.get("max_output_tokens"),
+            "metadata": echo.get("metadata") or {},
+            "model": echo.get("model") or "default",
+            "output": [],
+            "parallel_tool_calls": echo.get("parallel_tool_calls", True),
+            "previous_response_id": echo.get("previous_response_id"),
+            "reasoning": {"effort": (echo.get("reasoning") or {}).get("effort"), "summary": None},
+            "service_tier": "default",
+            "store": echo.get("store", True),
+            "temperature": echo.get("temperature", 1.0),
+            "text": {"format": _format_of(self.request)},
+            "tool_choice": echo.get("tool_choice") or "auto",
+            "tools": [_tool_of(tool) for tool in self.request.client_tools],
+            "top_logprobs": echo.get("top_logprobs") or 0,
+            "top_p": echo.get("top_p", 1.0),
+            "truncation": echo.get("truncation", "disabled"),
+            "usage": None,
+            "user": echo.get("user"),
+        }
+
+
+def status_of(response: execution_pb2.SystemResponse) -> str:
+    """Return the status of a response that has ended."""
+    if is_cut(response):
+        return INCOMPLETE
+    if response.error.code in _CANCELLED:
+        return CANCELLED
+    if response.HasField("error"):
+        return FAILED
+    if finish_reason_of(response) == "length":
+        return INCOMPLETE
+    return COMPLETED
+
+
+def _format_of(request: execution_pb2.SystemRequest) -> dict[str, Any]:
+    if not request.output.schema_json:
+        return {"type": "text"}
+    return {"type": "json_schema", "name": "answer", "schema": json.loads(request.output.schema_json), "strict": True}
+
+
+def _tool_of(tool: Any) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description or None,
+        "parameters": json.loads(tool.parameters_json),
+        "strict": True,
+    }

@@ -1,0 +1,221 @@
+"""A request of `/v1/responses` as one of `/v1/chat/completions`, whose form the other translation reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from gateway.http.openai.forms import ChatForm, ContentPart
+from gateway.http.openai.requests import messages_of, request_of
+from gateway.http.openai.responses.compaction import summary_message
+from gateway.http.openai.responses.forms import ItemForm, PromptForm, ResponseForm, ResponseToolForm, ToolChoice
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.errors import InvalidRequest
+
+_LOGPROBS = "message.output_text.logprobs"
+_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+
+
+def system_request_of(
+    form: ResponseForm, alias: str, call_s: float, earlier: Sequence[message_pb2.Message], *, stored: bool = False
+) -> execution_pb2.SystemRequest:
+    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+
+    Args:
+        form: What the client sent.
+        alias: Of the model that the form names.
+        call_s: Longest time of the request, if it names no shorter one.
+        earlier: What was said before.
+        stored: Whether a session has it already, so that it is not sent again.
+    """
+    if form.previous_response_id and form.conversation_id:
+        raise InvalidRequest("previous_response_id and conversation are both set: send one of them")
+    request = request_of(_chat_form(form), alias, call_s, names_of_calls(earlier))
+    if form.instructions:
+        request.prompt.text = form.instructions
+    if form.prompt is not None:
+        _set_template(request, form.prompt)
+    if form.conversation_id:
+        request.session_id = form.conversation_id
+        request.mode = execution_pb2.MODE_CHAT  # the only one that keeps a conversation
+    if not stored:
+        said = [*earlier, *request.messages]
+        request.ClearField("messages")
+        request.messages.extend(said)
+    request.background = bool(form.background)
+    return request
+
+
+def messages_of_items(items: Sequence[ItemForm], names: Mapping[str, str], place: str) -> list[message_pb2.Message]:
+    """Return the messages that items are; raises InvalidRequest that names the place of a wrong one."""
+    if not items:
+        return []
+    return messages_of(ChatForm.model_validate({"messages": _messages(items, place)}).messages, names)
+
+
+def names_of_calls(messages: Sequence[message_pb2.Message]) -> dict[str, str]:
+    """Return the names of the tools that were called, by the ids of the calls."""
+    return {call.id: call.name for message in messages for call in message.tool_calls}
+
+
+def _chat_form(form: ResponseForm) -> ChatForm:
+    text_format = form.text.format if form.text is not None else None
+    fields: dict[str, Any] = {
+        "model": form.model,
+        "messages": _messages(_items_of(form), "input"),
+        "max_completion_tokens": form.max_output_tokens,
+        "temperature": form.temperature,
+        "top_p": form.top_p,
+        "pagantic": form.pagantic,
+        "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())] or None,
+        "tool_choice": _choice(form.tool_choice),
+    }
+    if text_format is not None:
+        schema = {"name": text_format.name, "schema": text_format.schema_}
+        fields["response_format"] = {"type": text_format.type, "json_schema": schema}
+    if form.reasoning is not None:
+        fields["reasoning_effort"] = form.reasoning.effort
+    if form.top_logprobs or _LOGPROBS in (form.include or ()):
+        fields |= {"logprobs": True, "top_logprobs": form.top_logprobs}
+    return ChatForm.model_validate(fields)
+
+
+def _items_of(form: ResponseForm) -> Sequence[ItemForm]:
+    if isinstance(form.input, str):
+        return [ItemForm(role="user", content=form.input)]
+    if not form.input:
+        raise InvalidRequest("input is missing: send a text, or a list of items that ends with the user's message")
+    return form.input
+
+
+def _messages(items: Sequence[ItemForm], place: str) -> list[dict[str, Any]]:
+    """Return messages as chats have them: calls and reasoning are parts of the assistant's message."""
+    messages: list[dict[str, Any]] = []
+    for index, item in enumerate(items):
+        where = f"{place}[{index}]"
+        add = _ADDING.get(item.type)
+        if add is None:
+            raise InvalidRequest(f"{where} has the type {item.type[:64]!r}: send {', '.join(_ADDING)}")
+        add(messages, item, where)
+    return _joined(messages)
+
+
+def _add_message(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
+    messages.append({"role": item.role or _missing(where, "role"), "content": _text(item.content, where)})
+
+
+def _add_call(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
+    function = {"name": item.name or _missing(where, "name"), "arguments": item.arguments or "{}"}
+    call = {"id": item.call_id or _missing(where, "call_id"), "type": "function", "function": function}
+    _assistant(messages).setdefault("tool_calls", []).append(call)
+
+
+def _add_output(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
+    call_id = item.call_id or _missing(where, "call_id")
+    messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(item.output, f"{where}.output")})
+
+
+def _add_reasoning(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
+    text = _text(item.content or item.summary or "", where)
+    messages.append({"role": "assistant", "content": None, "reasoning_content": text})
+
+
+def _add_summary(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
+    messages.append(summary_message(item.encrypted_content or _missing(where, "encrypted_content"), where))
+
+
+_ADDING: Mapping[str, Callable[[list[dict[str, Any]], ItemForm, str], None]] = MappingProxyType(
+    {
+        "message": _add_message,
+        "function_call": _add_call,
+        "function_call_output": _add_output,
+        "reasoning": _add_reasoning,
+        "compaction": _add_summary,
+    }
+)
+
+
+def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the assistant's message that a call belongs to."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with reasoning in the assistant's message that follows it."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        last = joined[-1] if joined else {}
+        is_thought = last.get("reasoning_content") is not None and last["content"] is None and "tool_calls" not in last
+        if is_thought and message["role"] == "assistant" and "reasoning_content" not in message:
+            joined[-1] = {**message, "reasoning_content": last["reasoning_content"]}
+        else:
+            joined.append(message)
+    return joined
+
+
+def _text(content: str | Sequence[ContentPart] | None, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: ContentPart, where: str) -> str:
+    text = part.text
+    if part.type == "refusal":
+        text = part.refusal
+    if part.type not in (*_TEXTS, "refusal") or text is None:
+        raise InvalidRequest(
+            f"{where} has the type {part.type[:64]!r}: models here read parts of the type 'input_text'"
+        )
+    return text
+
+
+def _tool(tool: ResponseToolForm, where: str) -> dict[str, Any]:
+    if tool.type != "function":
+        raise InvalidRequest(
+            f"{where} has the type {tool.type[:64]!r}: only functions are known; name tools of the deployment in "
+            "pagantic.tools"
+        )
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: str | ToolChoice | None) -> Any:
+    if not isinstance(choice, ToolChoice):
+        return choice
+    if choice.type == "allowed_tools":
+        tools = [{"type": tool.type, "function": {"name": tool.name}} for tool in choice.tools or ()]
+        return {"type": choice.type, "allowed_tools": {"mode": choice.mode or "auto", "tools": tools}}
+    return {"type": choice.type, "function": {"name": choice.name or _missing("tool_choice", "name")}}
+
+
+def _set_template(request: execution_pb2.SystemRequest, prompt: PromptForm) -> None:
+    if request.prompt.WhichOneof("source"):
+        raise InvalidRequest("prompt and instructions are both set: a template has the instructions")
+    request.prompt.template.name = prompt.id
+    for name, value in (prompt.variables or {}).items():
+        text = value if isinstance(value, str) else _part(value, f"prompt.variables.{name[:64]}")
+        request.prompt.template.variables[name] = text
+
+
+def _missing(where: str, field: str) -> str:
+    raise InvalidRequest(f"{where}.{field} is missing")
+
+
+def encode_echo(form: ResponseForm) -> str:
+    """Return what a response repeats of its request, and that the orchestrator's request has no field for."""
+    repeated = (
+        *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
+        *("reasoning", "tool_choice", "background", "store"),
+    )
+    echo = form.model_dump(mode="json", by_alias=True, include=set(repeated), exclude_none=True)
+    others = {name: value for name, value in (form.model_extra or {}).items() if name in _KEPT_EXTRAS}
+    return json.dumps(echo | others | {"conversation": form.conversation_id}, ensure_ascii=False)
+
+
+_KEPT_EXTRAS = ("parallel_tool_calls", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key")

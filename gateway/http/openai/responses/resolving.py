@@ -1,0 +1,34 @@
+"""Finds what a request of `/v1/responses` refers to, and makes the orchestrator's request of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from gateway.http.openai.responses.forms import ResponseForm
+from gateway.http.openai.responses.requests import system_request_of
+from gateway.http.openai.responses.stored import said_before
+from gateway.http.settings import HttpSettings
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+
+
+async def resolve(
+    client: AsyncClient, form: ResponseForm, request: Request, settings: HttpSettings
+) -> execution_pb2.SystemRequest:
+    """Return the request of a form, under the id that the client is told.
+
+    Raises NotFound for an unknown conversation or response before it, InvalidRequest for what cannot be done.
+    """
+    earlier: Sequence[message_pb2.Message] = ()
+    is_in_session = bool(form.conversation_id)
+    if is_in_session:
+        earlier = (await client.get_session(form.conversation_id)).messages
+    elif form.previous_response_id:
+        earlier = await said_before(client, form.previous_response_id)
+    made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_in_session)
+    made.request_id = made.request_id or request.scope["request_id"]
+    request.scope["request_id"] = made.request_id
+    return made

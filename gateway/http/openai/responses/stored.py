@@ -1,0 +1,110 @@
+"""Stored responses: what the orchestrator keeps of them, by their ids."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_count
+from gateway.http.openai.answers import text_of
+from gateway.http.openai.responses.items import items_of_messages, page_of
+from gateway.http.openai.responses.objects import ECHO_KEY, ID_PREFIX, KIND, KIND_KEY, ResponseHead
+from gateway.http.openai.responses.sending import send_response
+from gateway.http.openai.responses.stream import ResponseEvents
+from gateway.http.running import Answer
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from pagantic_common.domain.ids import is_id
+
+MAX_SEQUENCE = (1 << 31) - 1
+_ONE = "/v1/responses/{response_id}"
+
+
+def stored_routes() -> list[Route]:
+    """Return the paths of one response."""
+    return [
+        Route(_ONE, _retrieve, methods=["GET"]),
+        Route(_ONE, _delete, methods=["DELETE"]),
+        Route(f"{_ONE}/cancel", _cancel, methods=["POST"]),
+        Route(f"{_ONE}/input_items", _list_input_items, methods=["GET"]),
+    ]
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    execution, query = await _find(client, request.path_params["response_id"]), request.query_params
+    after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
+    if query.get("stream") == "true":
+        events = ResponseEvents(_head_of(execution), after)
+        return send_response(client.follow(execution.request_id), events, execution.request_id)
+    return JSONResponse(_as_it_is(execution))
+
+
+async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    execution = await _find(client, request.path_params["response_id"])
+    await client.delete_execution(execution.request_id)
+    return JSONResponse({"id": ID_PREFIX + execution.request_id, "object": KIND, "deleted": True})
+
+
+async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    execution = await _find(client, request.path_params["response_id"])
+    await client.cancel(execution.request_id)
+    return JSONResponse(_as_it_is(await client.get_execution(execution.request_id)))
+
+
+async def _list_input_items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    execution = await _find(client, request.path_params["response_id"])
+    items = items_of_messages(execution.request.messages, execution.request_id)
+    return JSONResponse(page_of(items, request.query_params))
+
+
+async def said_before(client: AsyncClient, response_id: str) -> list[message_pb2.Message]:
+    """Return what was said up to the end of a response; raises NotFound for an unknown one."""
+    execution = await _find(client, response_id)
+    if execution.session_id:
+        raise InvalidRequest(f"{response_id} belongs to conversation {execution.session_id!r}: send that instead")
+    if not execution.HasField("response"):
+        raise PreconditionFailed(f"{response_id} has not ended: wait for it, or cancel it")
+    response = execution.response
+    answer = message_pb2.Message(
+        role=message_pb2.ROLE_ASSISTANT,
+        content=text_of(response),
+        reasoning=response.reasoning,
+        tool_calls=response.tool_calls,
+    )
+    return [*execution.request.messages, answer]
+
+
+async def _find(client: AsyncClient, response_id: str) -> execution_pb2.Execution:
+    """Return the execution of a response; raises NotFound for one that is not stored."""
+    request_id = response_id.removeprefix(ID_PREFIX)
+    unknown = NotFound(
+        f"there is no response {response_id[:128]!r}: it was not stored, was deleted, or is older than the "
+        "orchestrator keeps executions (RETENTION_S)"
+    )
+    if request_id == response_id or not is_id(request_id):
+        raise unknown
+    try:
+        execution = await client.get_execution(request_id)
+    except NotFound:
+        raise unknown from None
+    if execution.metadata.get(KIND_KEY) != KIND:
+        raise unknown
+    return execution
+
+
+def _head_of(execution: execution_pb2.Execution) -> ResponseHead:
+    echo = json.loads(execution.metadata[ECHO_KEY])
+    return ResponseHead(execution.request, echo, execution.started_at.seconds)
+
+
+def _as_it_is(execution: execution_pb2.Execution) -> dict[str, Any]:
+    head = _head_of(execution)
+    if not execution.HasField("response"):
+        return head.running()
+    return head.ended(execution.response)

@@ -1,0 +1,25 @@
+"""The paths of the gateway."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from gateway.http.native import native_routes
+from gateway.http.openai.chat import chat_routes
+from gateway.http.openai.models import model_routes
+from gateway.http.openai.responses.conversations import conversation_routes
+from gateway.http.openai.responses.creating import creation_routes
+from gateway.http.openai.responses.stored import stored_routes
+from gateway.http.settings import HttpSettings
+
+
+def routes_of(settings: HttpSettings) -> list[Route]:
+    """Return all paths."""
+    return [
+        *chat_routes(settings),
+        *creation_routes(settings),
+        *stored_routes(),
+        *conversation_routes(),
+        *model_routes(settings),
+        *native_routes(settings),
+    ]
