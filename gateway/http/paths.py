@@ -7,6 +7,7 @@ from starlette.routing import Route
 from gateway.http.native import native_routes
 from gateway.http.openai.chat import chat_routes
 from gateway.http.openai.models import model_routes
+from gateway.http.openai.responses.compaction import compaction_routes
 from gateway.http.openai.responses.conversations import conversation_routes
 from gateway.http.openai.responses.creating import creation_routes
 from gateway.http.openai.responses.stored import stored_routes
@@ -18,6 +19,7 @@ def routes_of(settings: HttpSettings) -> list[Route]:
     return [
         *chat_routes(settings),
         *creation_routes(settings),
+        *compaction_routes(settings),
         *stored_routes(),
         *conversation_routes(),
         *model_routes(settings),

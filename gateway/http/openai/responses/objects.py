@@ -42,9 +42,13 @@ class ResponseHead:
         """The id of the response."""
         return ID_PREFIX + self.request.request_id
 
-    def running(self, status: str = RUNNING) -> dict[str, Any]:
+    def queued(self) -> dict[str, Any]:
+        """Return the response as it is when it is admitted."""
+        return self._base()
+
+    def running(self) -> dict[str, Any]:
         """Return the response as it is while it has no answer."""
-        return {**self._base(), "status": status}
+        return {**self._base(), "status": RUNNING}
 
     def ended(self, response: execution_pb2.SystemResponse) -> dict[str, Any]:
         """Return the response with its answer, or with the reason why it has none."""
@@ -99,8 +103,7 @@ class ResponseHead:
             "top_logprobs": echo.get("top_logprobs") or 0,
             "top_p": echo.get("top_p", 1.0),
             "truncation": echo.get("truncation", "disabled"),
-            "usage": None,
-            "user": echo.get("user"),
+            **{name: echo[name] for name in ("user",) if name in echo},
         }
 
 

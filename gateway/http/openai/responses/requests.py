@@ -9,8 +9,9 @@ from typing import Any
 
 from gateway.http.openai.forms import ChatForm, ContentPart
 from gateway.http.openai.requests import messages_of, request_of
-from gateway.http.openai.responses.compaction import summary_message
 from gateway.http.openai.responses.forms import ItemForm, PromptForm, ResponseForm, ResponseToolForm, ToolChoice
+from gateway.http.openai.responses.objects import ECHO_KEY, KIND, KIND_KEY, ResponseHead
+from gateway.http.openai.responses.summaries import summary_message
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -207,15 +208,21 @@ def _missing(where: str, field: str) -> str:
     raise InvalidRequest(f"{where}.{field} is missing")
 
 
-def encode_echo(form: ResponseForm) -> str:
-    """Return what a response repeats of its request, and that the orchestrator's request has no field for."""
-    repeated = (
-        *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
-        *("reasoning", "tool_choice", "background", "store"),
-    )
-    echo = form.model_dump(mode="json", by_alias=True, include=set(repeated), exclude_none=True)
-    others = {name: value for name, value in (form.model_extra or {}).items() if name in _KEPT_EXTRAS}
-    return json.dumps(echo | others | {"conversation": form.conversation_id}, ensure_ascii=False)
+def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int) -> ResponseHead:
+    """Return what the response begins with; if it is stored, the request keeps what is needed for it."""
+    echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
+    echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
+    echo["conversation"] = form.conversation_id
+    if form.is_stored:
+        sent.keep_request = True
+        sent.metadata[KIND_KEY] = KIND
+        sent.metadata[ECHO_KEY] = json.dumps(echo, ensure_ascii=False)
+    return ResponseHead(sent, echo, created_s, tuple(sorted(form.model_extra or ())))
 
 
-_KEPT_EXTRAS = ("parallel_tool_calls", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key")
+# What a response repeats of its request, and the orchestrator's request has no field for.
+_REPEATED = (
+    *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
+    *("reasoning", "tool_choice", "background", "store"),
+)
+_REPEATED_UNREAD = ("parallel_tool_calls", "truncation", "user")

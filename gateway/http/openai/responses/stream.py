@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.http.openai.answers import text_of
 from gateway.http.openai.responses.items import call_item, message_item, reasoning_item, text_part
-from gateway.http.openai.responses.objects import COMPLETED, QUEUED, ResponseHead
+from gateway.http.openai.responses.objects import COMPLETED, ResponseHead
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import Aborted
@@ -64,7 +64,7 @@ class ResponseEvents:
 
     def first(self) -> Iterator[dict[str, Any]]:
         """Yield the events that every stream begins with."""
-        yield from self._event("response.created", response=self._head.running(QUEUED))
+        yield from self._event("response.created", response=self._head.queued())
         yield from self._event("response.in_progress", response=self._head.running())
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,49 @@
+"""Compaction: a summary that stands for a conversation. It is carried by the client, and not a secret."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from gateway.http.openai.responses.objects import ResponseHead
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.errors import InvalidRequest
+
+_ASK = (
+    "Summarize the conversation so far for yourself, so that you can go on with it from the summary alone. Keep names, "
+    "numbers, decisions, the results of tools, and what is still to be done. Write the summary and nothing else."
+)
+_TOLD = "The conversation before this message, in summary:\n\n"
+
+
+def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
+    """Make of a request one that asks for a summary of its messages."""
+    request.mode = execution_pb2.MODE_CHAT
+    request.messages.add(role=message_pb2.ROLE_USER, content=_ASK)
+    request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
+
+
+def compaction_of(head: ResponseHead, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+    """Return the object `response.compaction` of a summary."""
+    content = base64.b64encode(json.dumps({"summary": response.content}).encode()).decode()
+    return {
+        "id": head.id,
+        "object": "response.compaction",
+        "created_at": head.created_s,
+        "output": [{"id": f"cmp_{response.request_id}", "type": "compaction", "encrypted_content": content}],
+        "usage": head.ended(response)["usage"],
+    }
+
+
+def summary_message(content: str, where: str) -> dict[str, Any]:
+    """Return the message that a compaction stands for; raises InvalidRequest for one that is not ours."""
+    try:
+        summary = json.loads(base64.b64decode(content, validate=True))["summary"]
+    except (binascii.Error, ValueError, KeyError, TypeError):
+        summary = None
+    if not isinstance(summary, str):
+        raise InvalidRequest(f"{where}.encrypted_content is not of this API: send what /v1/responses/compact returned")
+    return {"role": "system", "content": _TOLD + summary}

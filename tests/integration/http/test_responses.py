@@ -1,0 +1,210 @@
+"""Responses and conversations over HTTP, with OpenAI's own client: made, kept, followed, and gone on from."""
+
+import asyncio
+
+import openai
+import pytest
+
+from pagantic_common.domain.messages import ToolCall
+from tests.support.openai_document import problems_of
+from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+
+CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
+CLOCK = {"type": "function", "name": "clock", "parameters": {"type": "object"}, "strict": True}
+
+
+class Halting(ScriptedInference):
+    """Says a word, waits for a sign, and says another."""
+
+    def __init__(self):
+        super().__init__(answer("one two"))
+        self.sign = asyncio.Event()
+
+    async def infer(self, command, hints):
+        output = answer("onetwo")
+        async for part in super().infer(command, hints):
+            if part is self.outputs[0]:
+                yield output
+                return
+            yield part
+            if part.content == "one":
+                self.waiting.set()
+                try:
+                    await self.sign.wait()
+                except asyncio.CancelledError:
+                    self.stopped.set()
+                    raise
+
+
+def client_of(server):
+    return openai.AsyncOpenAI(base_url=str(server.http.base_url).rstrip("/") + "/v1", api_key="none", max_retries=0)
+
+
+async def read(stream):
+    return [event async for event in stream]
+
+
+async def test_a_response_is_made_kept_and_forgotten(served):
+    async with served() as server, client_of(server) as client:
+        fields = {"metadata": {"topic": "greeting"}, "instructions": "Be kind."}
+        made = await client.responses.create(model="", input="hi", **fields)
+        assert (made.output_text, made.status, made.metadata) == ("hello", "completed", {"topic": "greeting"})
+        found = await client.responses.retrieve(made.id)
+        assert found.to_dict() == made.to_dict()
+        items = await client.responses.input_items.list(made.id)
+        assert [item.content[0].text for item in items.data] == ["hi"]
+        await client.responses.delete(made.id)
+        for ask in (client.responses.retrieve, client.responses.cancel, client.responses.delete):
+            with pytest.raises(openai.NotFoundError, match="there is no response"):
+                await ask(made.id)
+
+
+async def test_a_response_that_is_not_stored_is_not_found(served):
+    async with served() as server, client_of(server) as client:
+        made = await client.responses.create(model="", input="hi", store=False)
+        chat = (await server.chat()).json()
+        for unknown in (made.id, "resp_", "other", f"resp_{chat['pagantic']['request_id']}"):
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(unknown)
+
+
+async def test_a_response_goes_on_from_the_one_before(served):
+    inference = ScriptedInference(answer("", calls=[CALL]), answer("noon"), answer("really"))
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        first = await client.responses.create(model="", input="What time is it?", tools=[CLOCK])
+        [call] = first.output
+        assert (call.type, call.name, call.arguments) == ("function_call", "clock", '{"zone":"UTC"}')
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "12:00"}
+        second = await client.responses.create(model="", input=[output], previous_response_id=first.id)
+        third = await client.responses.create(model="", input="Sure?", previous_response_id=second.id)
+        assert (second.output_text, third.output_text, third.previous_response_id) == ("noon", "really", second.id)
+        said = [message.content for message in inference.commands[-1].messages]
+        assert said == ["What time is it?", "", "12:00", "noon", "Sure?"]
+        items = await client.responses.input_items.list(third.id, order="asc")
+        kinds = ["message", "function_call", "function_call_output", "message", "message"]
+        assert [item.type for item in items.data] == kinds
+
+
+async def test_a_stream_has_the_events_of_its_response(served):
+    inference = ScriptedInference(answer("hello", calls=[CALL]))
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        events = await read(await client.responses.create(model="", input="hi", stream=True, tools=[CLOCK]))
+        found = await client.responses.retrieve(events[-1].response.id)
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.to_dict() == found.to_dict()
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "hello"
+    assert not [problem for event in events for problem in problems_of(event.to_dict(), "ResponseStreamEvent")]
+
+
+JSON_OBJECT = {"text": {"format": {"type": "json_object"}}}
+
+
+@pytest.mark.parametrize("fields", [{}, JSON_OBJECT, {"tools": [CLOCK], "temperature": 0}])
+async def test_a_response_is_as_the_document_describes_it(served, fields):
+    async with served() as server, client_of(server) as client:
+        made = await client.responses.create(model="", input="hi", **fields)
+        items = await client.responses.input_items.list(made.id)
+    told = made.to_dict()
+    del told["pagantic"]
+    assert problems_of(told, "Response") == []
+    assert problems_of(items.to_dict() | {"object": "list"}, "ResponseItemList") == []
+
+
+async def test_the_background_goes_on_and_its_stream_is_taken_up_anywhere(served):
+    inference = Halting()
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        stream = await client.responses.create(model="", input="hi", stream=True, background=True)
+        seen = []
+        async for event in stream:
+            seen.append(event)
+            if event.type == "response.output_text.delta":
+                break
+        await stream.close()
+        response_id, last = seen[0].response.id, seen[-1].sequence_number
+        assert (await client.responses.retrieve(response_id)).status == "in_progress"
+        following = [
+            asyncio.create_task(read(await client.responses.retrieve(response_id, stream=True, starting_after=last)))
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0.1)
+        inference.sign.set()
+        for rest in await asyncio.gather(*following):
+            whole = seen + rest
+            text = [event.delta for event in whole if event.type == "response.output_text.delta"]
+            assert text == ["one", "two"]
+            numbers = [event.sequence_number for event in whole]
+            assert numbers == sorted(set(numbers))
+            assert rest[-1].response.output_text == "onetwo"
+        again = await read(await client.responses.retrieve(response_id, stream=True))
+        assert [event.type for event in again if not event.type.endswith("delta")] == [
+            event.type for event in whole if not event.type.endswith("delta")
+        ]
+        assert len(inference.commands) == 1
+
+
+async def test_a_response_in_the_background_is_polled_and_cancelled(served):
+    inference = Halting()
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        made = await client.responses.create(model="", input="hi", background=True)
+        assert made.status == "queued"
+        await inference.waiting.wait()
+        assert (await client.responses.cancel(made.id)).status == "cancelled"
+        await asyncio.wait_for(inference.stopped.wait(), 5)
+        assert (await client.responses.retrieve(made.id)).status == "cancelled"
+        with pytest.raises(openai.BadRequestError, match="store is false"):
+            await client.responses.create(model="", input="hi", background=True, store=False)
+
+
+async def test_a_client_that_leaves_a_stream_stops_what_is_not_in_the_background(served):
+    inference = Halting()
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        stream = await client.responses.create(model="", input="hi", stream=True)
+        await inference.waiting.wait()
+        await stream.close()
+        await asyncio.wait_for(inference.stopped.wait(), 5)
+
+
+async def test_a_conversation_keeps_what_is_said(served):
+    inference = ScriptedInference(answer("hello Ana"))
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        item = {"type": "message", "role": "user", "content": "I am Ana."}
+        talk = await client.conversations.create(items=[item], metadata={"a": "b"})
+        made = await client.responses.create(model="", input="Who am I?", conversation=talk.id)
+        assert (made.output_text, made.conversation.id) == ("hello Ana", talk.id)
+        assert [message.content for message in inference.commands[-1].messages] == ["I am Ana.", "Who am I?"]
+        added = await client.conversations.items.create(talk.id, items=[{**item, "content": "Thanks."}])
+        items = await client.conversations.items.list(talk.id, order="asc")
+        assert [one.content[0].text for one in items.data] == ["I am Ana.", "Who am I?", "hello Ana", "Thanks."]
+        assert items.data[-1] == added.data[0]
+        last = await client.conversations.items.list(talk.id, limit=1)
+        assert (last.data, last.has_more) == (added.data, True)
+        assert await client.conversations.items.retrieve(added.data[0].id, conversation_id=talk.id) == added.data[0]
+        changed = await client.conversations.update(talk.id, metadata={"c": "d"})
+        assert changed == await client.conversations.retrieve(talk.id)
+        assert (changed.metadata, problems_of(changed.to_dict(), "ConversationResource")) == ({"c": "d"}, [])
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.conversations.items.delete(added.data[0].id, conversation_id=talk.id)
+        assert refused.value.status_code == 501
+        assert (await client.conversations.delete(talk.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.conversations.retrieve(talk.id)
+
+
+async def test_a_compaction_stands_for_the_conversation(served):
+    inference = ScriptedInference(answer("They like red."), answer("red"))
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        compacted = await client.responses.compact(model="", input="I like red.")
+        [item] = compacted.output
+        question = {"role": "user", "content": "What do I like?"}
+        made = await client.responses.create(model="", input=[item.to_dict(), question])
+        assert made.output_text == "red"
+        assert "They like red." in inference.commands[-1].messages[0].content
+        assert problems_of(compacted.to_dict(), "CompactResource") == []
+
+
+async def test_a_method_that_a_path_does_not_have_names_those_that_it_has(served):
+    async with served() as server:
+        refused = await server.http.put("/v1/responses/resp_1")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "DELETE, GET")

@@ -1,0 +1,43 @@
+"""OpenAI's public API document, which answers of the gateway are held to."""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+from jsonschema import Draft202012Validator
+
+from tests.support.needs import SUITES, skip_without
+
+_PLACE = Path("openai-openapi", "openapi.json")
+
+
+def problems_of(value, name):
+    """Return how a value differs from the document's schema of this name; skips the test where there is no document."""
+    folder = os.environ.get("PAGANTIC_SUITES")
+    if not folder:
+        skip_without(SUITES)
+    validator = _validator(Path(folder, _PLACE), name)
+    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
+
+
+@cache
+def _validator(path, name):
+    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": _components(path)})
+
+
+@cache
+def _components(path):
+    return _modern(json.loads(path.read_text())["components"])
+
+
+def _modern(schema):
+    """Write `nullable`, which the document still uses, as OpenAPI 3.1 writes it."""
+    if isinstance(schema, list):
+        return [_modern(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    modern = {key: _modern(value) for key, value in schema.items() if key != "nullable"}
+    if schema.get("nullable") is True:
+        return {"anyOf": [modern, {"type": "null"}]}
+    return modern

@@ -1,0 +1,156 @@
+"""Requests of `/v1/responses`, and the requests of the orchestrator that they become."""
+
+import json
+
+import pytest
+
+from gateway.http.openai.forms import read_form
+from gateway.http.openai.responses.forms import ResponseForm
+from gateway.http.openai.responses.items import items_of_messages, page_of
+from gateway.http.openai.responses.requests import head_of, system_request_of
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.errors import InvalidRequest, NotFound
+
+USER, ASSISTANT, TOOL = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
+CALL = {"type": "function_call", "call_id": "c1", "name": "clock", "arguments": '{"zone":"UTC"}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
+
+
+def form_of(**fields):
+    return read_form({"input": "hi", **fields}, ResponseForm)
+
+
+def request(earlier=(), *, stored=False, **fields):
+    return system_request_of(form_of(**fields), "", 60.0, earlier, stored=stored)
+
+
+def said(made):
+    return [(message.role, message.content) for message in made.messages]
+
+
+def test_a_text_is_the_users_message():
+    assert said(request()) == [(USER, "hi")]
+
+
+def test_items_are_messages_calls_and_outputs():
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "What "}, {"type": "input_text", "text": "time?"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "a clock"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+        CALL,
+        {**CALL, "call_id": "c2"},
+        OUTPUT,
+        {**OUTPUT, "call_id": "c2", "output": [{"type": "input_text", "text": "midnight"}]},
+    ]
+    made = request(input=items)
+    assert said(made) == [(USER, "What time?"), (ASSISTANT, "Let me see."), (TOOL, "noon"), (TOOL, "midnight")]
+    assert [call.id for call in made.messages[1].tool_calls] == ["c1", "c2"]
+    assert (made.messages[1].reasoning, made.messages[2].name) == ("a clock", "clock")
+
+
+def test_what_was_said_before_comes_first_and_names_its_calls():
+    call = message_pb2.ToolCall(id="c1", name="clock", arguments_json="{}")
+    earlier = [message_pb2.Message(role=ASSISTANT, tool_calls=[call])]
+    assert said(request(earlier, input=[OUTPUT])) == [(ASSISTANT, ""), (TOOL, "noon")]
+    made = request(earlier, stored=True, input=[OUTPUT], conversation="conv_1")
+    assert (said(made), made.messages[0].name, made.session_id) == ([(TOOL, "noon")], "clock", "conv_1")
+
+
+def test_fields_of_a_response_are_those_of_the_contract():
+    made = request(
+        instructions="Be brief.",
+        tools=[{"type": "function", "name": "clock", "parameters": {"type": "object"}}],
+        tool_choice={"type": "function", "name": "clock"},
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+        max_output_tokens=7,
+        reasoning={"effort": "none"},
+        top_logprobs=2,
+        background=True,
+    )
+    assert (made.prompt.text, made.client_tools[0].name, made.hints.tool_choice.tool_name) == (
+        *("Be brief.", "clock"),
+        "clock",
+    )
+    assert json.loads(made.output.schema_json) == {"type": "object"}
+    assert (made.mode, made.hints.max_tokens, made.hints.top_logprobs) == (execution_pb2.MODE_STRUCTURED, 7, 2)
+    assert made.background
+
+
+def test_a_prompt_is_a_template_of_the_deployment():
+    variables = {"name": "Ana", "day": {"type": "input_text", "text": "Mon"}}
+    made = request(prompt={"id": "greeting", "variables": variables})
+    assert made.prompt.template.name == "greeting"
+    assert dict(made.prompt.template.variables) == {"name": "Ana", "day": "Mon"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"input": None}, "input is missing"),
+        ({"input": []}, "input is missing"),
+        ({"input": [{"content": "hi"}]}, r"input\[0\].role is missing"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, r"input\[0\]\[0\] has the type"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, r"input\[0\] has the type 'item_reference': send message"),
+        ({"input": [{**CALL, "call_id": None}]}, r"input\[0\].call_id is missing"),
+        ({"input": [OUTPUT]}, "no tool call of a message before"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "not of this API"),
+        ({"tools": [{"type": "web_search"}]}, r"tools\[0\] has the type 'web_search'"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.name is missing"),
+        ({"previous_response_id": "a", "conversation": "b"}, "both set"),
+        ({"prompt": {"id": "a"}, "instructions": "b"}, "both set"),
+        ({"metadata": {"a": "b" * 513}}, "metadata"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_its_place(fields, place):
+    with pytest.raises(InvalidRequest, match=place):
+        request(**fields)
+
+
+def test_a_stored_response_keeps_what_it_repeats():
+    form = form_of(metadata={"a": "b"}, temperature=0.5, unknown=1, conversation={"id": "conv_1"})
+    sent = execution_pb2.SystemRequest(request_id="r")
+    head = head_of(form, sent, 7)
+    assert sent.keep_request
+    assert json.loads(sent.metadata["openai.request"]) == head.echo
+    told = head.running()
+    assert (told["id"], told["metadata"], told["temperature"]) == ("resp_r", {"a": "b"}, 0.5)
+    assert (told["conversation"], head.ignored) == ({"id": "conv_1"}, ("unknown",))
+    sent = execution_pb2.SystemRequest(request_id="r")
+    head_of(form_of(store=False), sent, 7)
+    assert not sent.keep_request
+    assert not sent.metadata
+
+
+ITEMS = [{"id": f"i{n}"} for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "has_more"),
+    [
+        ({}, "43210", False),
+        ({"order": "asc", "limit": "2"}, "01", True),
+        ({"order": "asc", "limit": "2", "after": "i1"}, "23", True),
+        ({"limit": "3", "after": "i2"}, "10", False),
+        ({"after": "i0"}, "", False),
+    ],
+)
+def test_lists_come_in_pages(query, ids, has_more):
+    page = page_of(ITEMS, query)
+    assert ("".join(item["id"][1] for item in page["data"]), page["has_more"]) == (ids, has_more)
+
+
+@pytest.mark.parametrize("query", [{"order": "up"}, {"limit": "-1"}, {"limit": "101"}, {"limit": "x"}])
+def test_a_page_that_cannot_be_is_refused(query):
+    with pytest.raises(InvalidRequest):
+        page_of(ITEMS, query)
+    with pytest.raises(NotFound):
+        page_of(ITEMS, {"after": "unknown"})
+
+
+def test_messages_are_items_again():
+    items = [{"role": "user", "content": "What time?"}, CALL, OUTPUT]
+    told = items_of_messages(request(input=items).messages, "r")
+    assert [item["type"] for item in told] == ["message", "function_call", "function_call_output"]
+    assert len({item["id"] for item in told}) == len(told)
+    assert said(request(input=told)) == said(request(input=items))
