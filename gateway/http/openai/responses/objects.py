@@ -18,6 +18,22 @@ KIND = "response"
 
 QUEUED, RUNNING = "queued", "in_progress"
 COMPLETED, INCOMPLETE, FAILED, CANCELLED = "completed", "incomplete", "failed", "cancelled"
+_UNLESS_SENT: dict[str, Any] = {
+    "background": False,
+    "conversation": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "model": "default",
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "store": True,
+    "temperature": 1.0,
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
 _CANCELLED = (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_CANCELLED_TIMEOUT)
 
 
@@ -75,35 +91,20 @@ class ResponseHead:
         return {**self._base(), **fields}
 
     def _base(self) -> dict[str, Any]:
-        echo = self.echo
-        conversation = {"id": echo["conversation"]} if echo.get("conversation") else None
         return {
             "id": self.id,
             "object": KIND,
             "created_at": self.created_s,
             "status": QUEUED,
-            "background": echo.get("background", False),
-            "conversation": conversation,
             "error": None,
             "incomplete_details": None,
             "instructions": self.request.prompt.text or None,
-            "max_output_tokens": echo.get("max_output_tokens"),
-            "metadata": echo.get("metadata") or {},
-            "model": echo.get("model") or "default",
             "output": [],
-            "parallel_tool_calls": echo.get("parallel_tool_calls", True),
-            "previous_response_id": echo.get("previous_response_id"),
-            "reasoning": {"effort": (echo.get("reasoning") or {}).get("effort"), "summary": None},
             "service_tier": "default",
-            "store": echo.get("store", True),
-            "temperature": echo.get("temperature", 1.0),
             "text": {"format": _format_of(self.request)},
-            "tool_choice": echo.get("tool_choice") or "auto",
             "tools": [_tool_of(tool) for tool in self.request.client_tools],
-            "top_logprobs": echo.get("top_logprobs") or 0,
-            "top_p": echo.get("top_p", 1.0),
-            "truncation": echo.get("truncation", "disabled"),
-            **{name: echo[name] for name in ("user",) if name in echo},
+            **_UNLESS_SENT,
+            **self.echo,
         }
 
 

@@ -212,7 +212,10 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
     """Return what the response begins with; if it is stored, the request keeps what is needed for it."""
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
-    echo["conversation"] = form.conversation_id
+    if form.conversation_id:
+        echo["conversation"] = {"id": form.conversation_id}
+    if not form.model:
+        echo.pop("model", None)
     if form.is_stored:
         sent.keep_request = True
         sent.metadata[KIND_KEY] = KIND
