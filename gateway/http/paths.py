@@ -11,6 +11,7 @@ from gateway.http.openai.responses.compaction import compaction_routes
 from gateway.http.openai.responses.conversations import conversation_routes
 from gateway.http.openai.responses.creating import creation_routes
 from gateway.http.openai.responses.stored import stored_routes
+from gateway.http.openai.stored_chats import stored_chat_routes
 from gateway.http.settings import HttpSettings
 
 
@@ -18,6 +19,7 @@ def routes_of(settings: HttpSettings) -> list[Route]:
     """Return all paths."""
     return [
         *chat_routes(settings),
+        *stored_chat_routes(),
         *creation_routes(settings),
         *compaction_routes(settings),
         *stored_routes(),

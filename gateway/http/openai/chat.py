@@ -18,14 +18,15 @@ from gateway.http.failures import error_of
 from gateway.http.openai.answers import Heading, completed, completion_of
 from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
 from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import request_of
+from gateway.http.openai.stored_chats import ID_PREFIX, KIND, choice_id
 from gateway.http.running import QUIET, QUIET_S, Answer, merge_events
 from gateway.http.settings import HttpSettings
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError
 
-_ID_PREFIX = "chatcmpl-"
 _DONE = "data: [DONE]\n\n"
 
 
@@ -56,7 +57,9 @@ class Chat:
         request = request_of(self._form, settings.alias_of(self._form.model), settings.call_s)
         self.request_id = request.request_id or request_id
         self._requests = [_numbered(request, self.request_id, index) for index in range(self._form.n or 1)]
-        self._heading = Heading(_ID_PREFIX + self.request_id, self._form.model or "default", int(time.time()))
+        if self._form.store:
+            _keep(self._requests, self._form)
+        self._heading = Heading(ID_PREFIX + self.request_id, self._form.model or "default", int(time.time()))
 
     @property
     def streams(self) -> bool:
@@ -111,6 +114,13 @@ async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) ->
     return completed(await client.execute(request))
 
 
+def _keep(requests: Sequence[execution_pb2.SystemRequest], form: ChatForm) -> None:
+    """Have the executions of a chat kept: the first one is the chat."""
+    echo = {"model": form.model or "default", "metadata": form.metadata or {}, "n": len(requests)}
+    for index, request in enumerate(requests):
+        keep(request, KIND if index == 0 else f"{KIND}.choice", echo)
+
+
 def _responses(choices: Sequence[ChoiceChunks]) -> list[execution_pb2.SystemResponse]:
     return [choice.response for choice in choices if choice.response is not None]
 
@@ -119,11 +129,9 @@ def _numbered(request: execution_pb2.SystemRequest, request_id: str, index: int)
     """Return the request of one choice: under an id, and with a seed, of its own."""
     own = execution_pb2.SystemRequest()
     own.CopyFrom(request)
-    own.request_id = request_id
-    if index:
-        own.request_id = f"{request_id[:120]}.{index + 1}"
-        if own.hints.HasField("seed"):
-            own.hints.seed = (own.hints.seed + index) % (1 << 64)
+    own.request_id = choice_id(request_id, index)
+    if index and own.hints.HasField("seed"):
+        own.hints.seed = (own.hints.seed + index) % (1 << 64)
     return own
 
 

@@ -16,6 +16,8 @@ from pagantic_common.domain.errors import InvalidRequest
 MAX_CHOICES = 8
 MAX_STOPS = 16
 MAX_MESSAGES = 10_000
+MAX_NOTES = 16
+MAX_NOTE_CHARS = 512
 MAX_TOKENS = (1 << 31) - 1
 
 
@@ -25,6 +27,10 @@ class Form(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
+Notes = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
+    Field(max_length=MAX_NOTES),
+]
 FormT = TypeVar("FormT", bound=Form)
 
 
@@ -121,6 +127,12 @@ class StreamOptions(Form):
     include_usage: bool = False
 
 
+class MetadataForm(Form):
+    """New metadata of something stored."""
+
+    metadata: Notes | None
+
+
 class ChatForm(Form):
     """A request of `/v1/chat/completions`."""
 
@@ -147,6 +159,8 @@ class ChatForm(Form):
     functions: list[FunctionForm] | None = None
     function_call: Literal["auto", "none"] | NamedFunction | None = None
     modalities: list[str] | None = None
+    store: bool | None = None
+    metadata: Notes | None = None
     pagantic: dict[str, Any] | None = None
 
     @property

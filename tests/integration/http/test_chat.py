@@ -198,7 +198,7 @@ async def test_a_body_that_is_no_request_is_refused(served, path, body, status, 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/chat/completions", 405),
+        ("PUT", "/v1/chat/completions", 405),
         ("POST", "/v1/models", 405),
         ("PUT", "/v1/executions/x", 405),
         ("GET", "/v1/embeddings", 404),

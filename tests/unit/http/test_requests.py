@@ -285,7 +285,10 @@ def test_a_body_that_is_no_object_is_refused_as_a_whole():
 
 
 def test_unknown_fields_are_named_as_ignored():
-    assert read_form({"messages": [USER], "user": "me", "store": True, "n": 1}, ChatForm).ignored == ["store", "user"]
+    assert read_form({"messages": [USER], "user": "me", "verbosity": "low", "n": 1}, ChatForm).ignored == [
+        "user",
+        "verbosity",
+    ]
     assert read_form({"messages": [USER]}, ChatForm).ignored == []
 
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from gateway.http.openai.forms import read_form
+from gateway.http.openai.pages import page_of
 from gateway.http.openai.responses.forms import ResponseForm
-from gateway.http.openai.responses.items import items_of_messages, page_of
+from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.requests import head_of, system_request_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2

@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.openai.forms import read_form
+from gateway.http.openai.pages import list_of, page_of
 from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
-from gateway.http.openai.responses.items import items_of_messages, list_of, page_of
+from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.requests import messages_of_items, names_of_calls
 from gateway.http.running import Answer
 from pagantic.orchestrator.v1 import session_pb2

@@ -6,16 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, Notes
 
-MAX_NOTES = 16
-MAX_NOTE_CHARS = 512
 MAX_ITEMS = 20  # that one call adds to a conversation
-
-Notes = Annotated[
-    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
-    Field(max_length=MAX_NOTES),
-]
 
 
 class ItemForm(Form):

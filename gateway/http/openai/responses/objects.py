@@ -13,7 +13,6 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
 
 ID_PREFIX = "resp_"
-KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
 KIND = "response"
 
 QUEUED, RUNNING = "queued", "in_progress"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from gateway.http.openai.forms import ChatForm, ContentPart
+from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import messages_of, request_of
 from gateway.http.openai.responses.forms import ItemForm, PromptForm, ResponseForm, ResponseToolForm, ToolChoice
-from gateway.http.openai.responses.objects import ECHO_KEY, KIND, KIND_KEY, ResponseHead
+from gateway.http.openai.responses.objects import KIND, ResponseHead
 from gateway.http.openai.responses.summaries import summary_message
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -217,9 +217,7 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
     if not form.model:
         echo.pop("model", None)
     if form.is_stored:
-        sent.keep_request = True
-        sent.metadata[KIND_KEY] = KIND
-        sent.metadata[ECHO_KEY] = json.dumps(echo, ensure_ascii=False)
+        keep(sent, KIND, echo)
     return ResponseHead(sent, echo, created_s, tuple(sorted(form.model_extra or ())))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from starlette.requests import Request
@@ -11,16 +10,17 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_count
 from gateway.http.openai.answers import text_of
-from gateway.http.openai.responses.items import items_of_messages, page_of
-from gateway.http.openai.responses.objects import ECHO_KEY, ID_PREFIX, KIND, KIND_KEY, ResponseHead
+from gateway.http.openai.kept import echo_of, find
+from gateway.http.openai.pages import page_of
+from gateway.http.openai.responses.items import items_of_messages
+from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead
 from gateway.http.openai.responses.sending import send_response
 from gateway.http.openai.responses.stream import ResponseEvents
 from gateway.http.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed
 
 MAX_SEQUENCE = (1 << 31) - 1
 _ONE = "/v1/responses/{response_id}"
@@ -81,26 +81,11 @@ async def said_before(client: AsyncClient, response_id: str) -> list[message_pb2
 
 
 async def _find(client: AsyncClient, response_id: str) -> execution_pb2.Execution:
-    """Return the execution of a response; raises NotFound for one that is not stored."""
-    request_id = response_id.removeprefix(ID_PREFIX)
-    unknown = NotFound(
-        f"there is no response {response_id[:128]!r}: it was not stored, was deleted, or is older than the "
-        "orchestrator keeps executions (RETENTION_S)"
-    )
-    if request_id == response_id or not is_id(request_id):
-        raise unknown
-    try:
-        execution = await client.get_execution(request_id)
-    except NotFound:
-        raise unknown from None
-    if execution.metadata.get(KIND_KEY) != KIND:
-        raise unknown
-    return execution
+    return await find(client, response_id, ID_PREFIX, KIND)
 
 
 def _head_of(execution: execution_pb2.Execution) -> ResponseHead:
-    echo = json.loads(execution.metadata[ECHO_KEY])
-    return ResponseHead(execution.request, echo, execution.started_at.seconds)
+    return ResponseHead(execution.request, echo_of(execution), execution.started_at.seconds)
 
 
 def _as_it_is(execution: execution_pb2.Execution) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""What the orchestrator keeps for this API: executions whose metadata says which object they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.ids import is_id
+
+KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
+
+
+def keep(sent: execution_pb2.SystemRequest, kind: str, echo: Mapping[str, Any]) -> None:
+    """Have a request kept as an object of this kind, with what the object repeats of the client's request."""
+    sent.keep_request = True
+    sent.metadata[KIND_KEY] = kind
+    sent.metadata.update(echo_metadata(echo))
+
+
+def echo_metadata(echo: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata that has what an object repeats."""
+    return {ECHO_KEY: json.dumps(echo, ensure_ascii=False)}
+
+
+def echo_of(execution: execution_pb2.Execution) -> dict[str, Any]:
+    """Return what the object of an execution repeats."""
+    echo: dict[str, Any] = json.loads(execution.metadata[ECHO_KEY])
+    return echo
+
+
+async def find(client: AsyncClient, object_id: str, prefix: str, kind: str) -> execution_pb2.Execution:
+    """Return the execution of an object, by its id or its request's; raises NotFound for one that is not kept."""
+    request_id = object_id.removeprefix(prefix)
+    unknown = NotFound(
+        f"there is no {kind} {object_id[:128]!r}: it was not stored, was deleted, or is older than the orchestrator "
+        "keeps executions (RETENTION_S)"
+    )
+    if not is_id(request_id):
+        raise unknown
+    try:
+        execution = await client.get_execution(request_id)
+    except NotFound:
+        raise unknown from None
+    if execution.metadata.get(KIND_KEY) != kind:
+        raise unknown
+    return execution

@@ -1,0 +1,36 @@
+"""Lists of objects as clients page through them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.http.bodies import read_count
+from pagantic_common.domain.errors import InvalidRequest, NotFound
+
+MAX_PAGE = 100
+_PAGE = 20
+
+
+def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:
+    """Return the page of a list that a query asks for: in this order if it says nothing else.
+
+    Raises InvalidRequest for a limit or an order that cannot be, NotFound for an unknown item.
+    """
+    after, order = query.get("after", ""), query.get("order") or order
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"order is {order[:32]!r}: send 'asc' or 'desc'")
+    size = read_count("limit", query.get("limit", ""), otherwise=_PAGE, most=MAX_PAGE) or _PAGE
+    ordered = list(items) if order == "asc" else list(reversed(items))
+    start = 0
+    if after:
+        start = next((index + 1 for index, item in enumerate(ordered) if item["id"] == after), -1)
+        if start < 0:
+            raise NotFound(f"there is no item {after[:128]!r} in this list")
+    return list_of(ordered[start : start + size], has_more=start + size < len(ordered))
+
+
+def list_of(objects: Sequence[dict[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
+    """Return a page of objects."""
+    first, last = (objects[0]["id"], objects[-1]["id"]) if objects else ("", "")
+    return {"object": "list", "data": list(objects), "first_id": first, "last_id": last, "has_more": has_more}

@@ -1,0 +1,138 @@
+"""Stored chat completions, by their ids: what the orchestrator keeps of them. Each choice is an execution."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
+from gateway.http.openai.answers import Heading, call_of, completion_of, is_cut
+from gateway.http.openai.forms import MetadataForm, read_form
+from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
+from gateway.http.openai.pages import page_of
+from gateway.http.running import Answer
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import NotFound
+
+ID_PREFIX = "chatcmpl-"
+KIND = "chat.completion"
+MAX_LOOKED_AT = 1000  # of the newest, for one list
+_ONE = "/v1/chat/completions/{completion_id}"
+_ROLES = {
+    message_pb2.ROLE_SYSTEM: "system",
+    message_pb2.ROLE_USER: "user",
+    message_pb2.ROLE_ASSISTANT: "assistant",
+    message_pb2.ROLE_TOOL: "tool",
+}
+
+
+def stored_chat_routes() -> list[Route]:
+    """Return the paths of chats that are stored."""
+    return [
+        Route("/v1/chat/completions", _list, methods=["GET"]),
+        Route(_ONE, _retrieve, methods=["GET"]),
+        Route(_ONE, _update, methods=["POST"]),
+        Route(_ONE, _delete, methods=["DELETE"]),
+        Route(f"{_ONE}/messages", _messages, methods=["GET"]),
+    ]
+
+
+def choice_id(request_id: str, index: int) -> str:
+    """Return the request id of a choice, of which the first has that of the whole."""
+    if index == 0:
+        return request_id
+    return f"{request_id[:120]}.{index + 1}"
+
+
+async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    query = request.query_params
+    kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
+    ids = [{"id": ID_PREFIX + one.request_id} for one in reversed(kept) if _is_wanted(one, query)]
+    wanted = dict(query)
+    if after := wanted.get("after"):
+        wanted["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
+    page = page_of(ids, wanted, order="asc")
+    found = await asyncio.gather(*(_found_or_gone(client, one["id"]) for one in page["data"]))
+    return JSONResponse(page | {"data": [one for one in found if one is not None]})
+
+
+def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
+    if execution.state.current != execution_pb2.LIFECYCLE_STATE_COMPLETE:
+        return False
+    echo = echo_of(execution)
+    if query.get("model", echo["model"]) != echo["model"]:
+        return False
+    wanted = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[") and name[-1] == "]"}
+    return bool(wanted.items() <= echo["metadata"].items())
+
+
+async def _found_or_gone(client: AsyncClient, completion_id: str) -> dict[str, Any] | None:
+    try:
+        return await _object(client, await _find(client, completion_id))
+    except NotFound:
+        return None
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    return JSONResponse(await _object(client, await _find(client, request.path_params["completion_id"])))
+
+
+async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    form = read_form(read_object(body), MetadataForm)
+    execution = await _find(client, request.path_params["completion_id"])
+    echo = echo_of(execution) | {"metadata": form.metadata or {}}
+    return JSONResponse(await _object(client, await client.update_execution(execution.request_id, echo_metadata(echo))))
+
+
+async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    execution = await _find(client, request.path_params["completion_id"])
+    for index in reversed(range(echo_of(execution)["n"])):
+        await client.delete_execution(choice_id(execution.request_id, index))
+    deleted_id = ID_PREFIX + execution.request_id
+    return JSONResponse({"id": deleted_id, "object": "chat.completion.deleted", "deleted": True})
+
+
+async def _messages(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    execution = await _find(client, request.path_params["completion_id"])
+    owner, messages = execution.request_id, execution.request.messages
+    told = [{"id": f"{ID_PREFIX}{owner}-{index}", **_message(one)} for index, one in enumerate(messages)]
+    return JSONResponse(page_of(told, request.query_params, order="asc"))
+
+
+async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execution:
+    """Return the execution of the first choice; raises NotFound also where that gave no answer."""
+    execution = await find(client, completion_id, ID_PREFIX, KIND)
+    response = execution.response
+    if not execution.HasField("response") or (response.HasField("error") and not is_cut(response)):
+        raise NotFound(f"chat.completion {completion_id[:128]!r} has no answer: it runs, was cancelled, or failed")
+    return execution
+
+
+async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> dict[str, Any]:
+    echo = echo_of(execution)
+    others = (choice_id(execution.request_id, index) for index in range(1, echo["n"]))
+    choices = await asyncio.gather(*(client.get_execution(one) for one in others))
+    heading = Heading(ID_PREFIX + execution.request_id, echo["model"], execution.started_at.seconds)
+    responses = [execution.response, *(choice.response for choice in choices)]
+    return completion_of(heading, responses, ()) | {"metadata": echo["metadata"]}
+
+
+def _message(message: message_pb2.Message) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "role": _ROLES.get(message.role, "user"),
+        "content": message.content,
+        "content_parts": None,
+        "refusal": None,
+    }
+    if message.tool_calls:
+        told["tool_calls"] = [call_of(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        told["tool_call_id"] = message.tool_call_id
+    return told

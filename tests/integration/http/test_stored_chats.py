@@ -1,0 +1,71 @@
+"""Stored chat completions over HTTP, with OpenAI's own client."""
+
+import openai
+import pytest
+
+from pagantic_common.domain.errors import Internal
+from tests.integration.http.test_responses import client_of
+from tests.support.openai_document import problems_of
+from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]
+
+
+async def made_by(client, **fields):
+    return await client.chat.completions.create(model="", messages=MESSAGES, store=True, **fields)
+
+
+async def test_a_stored_chat_is_found_with_all_its_choices(served):
+    async with served() as server, client_of(server) as client:
+        made = await made_by(client, n=2, metadata={"topic": "greeting"})
+        found = await client.chat.completions.retrieve(made.id)
+        told = found.to_dict()
+        assert (found.choices, found.usage, told["metadata"]) == (made.choices, made.usage, {"topic": "greeting"})
+        messages = await client.chat.completions.messages.list(made.id)
+        assert [(one.role, one.content) for one in messages.data] == [("system", "Be kind."), ("user", "hi")]
+        assert problems_of(told, "CreateChatCompletionResponse") == []
+
+
+async def test_stored_chats_are_listed_by_model_and_metadata_oldest_first(served):
+    async with served(models={"*": ""}) as server, client_of(server) as client:
+        await server.chat()
+        chats = client.chat.completions
+        ids = [
+            (await chats.create(model=name, messages=MESSAGES, store=True, metadata={"n": name})).id for name in "aab"
+        ]
+        assert [one.id async for one in chats.list()] == ids
+        assert [one.id for one in (await chats.list(order="desc", limit=2)).data] == [ids[2], ids[1]]
+        assert [one.id for one in (await chats.list(after=ids[0])).data] == ids[1:]
+        assert [one.id for one in (await chats.list(model="b")).data] == [ids[2]]
+        assert [one.id for one in (await chats.list(metadata={"n": "a"})).data] == ids[:2]
+
+
+async def test_the_metadata_of_a_stored_chat_is_replaced(served):
+    async with served() as server, client_of(server) as client:
+        made = await made_by(client, metadata={"a": "b"})
+        changed = await client.chat.completions.update(made.id, metadata={"c": "d"})
+        assert changed.to_dict()["metadata"] == {"c": "d"}
+        assert await client.chat.completions.retrieve(made.id) == changed
+
+
+async def test_a_deleted_chat_is_gone_with_its_choices(served):
+    async with served() as server, client_of(server) as client:
+        made = await made_by(client, n=2)
+        request_id = made.to_dict()["pagantic"]["request_id"]
+        assert (await server.http.get(f"/v1/executions/{request_id}.2")).status_code == 200
+        assert (await client.chat.completions.delete(made.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.retrieve(made.id)
+        assert (await server.http.get(f"/v1/executions/{request_id}.2")).status_code == 404
+
+
+async def test_what_failed_or_was_not_stored_is_not_found(served):
+    services = scripted_services(ScriptedInference(Internal("broken"), answer("hello")))
+    async with served(services) as server, client_of(server) as client:
+        with pytest.raises(openai.InternalServerError) as failed:
+            await made_by(client)
+        plain = await client.chat.completions.create(model="", messages=MESSAGES)
+        for unknown in (failed.value.response.headers["x-request-id"], plain.id, "chatcmpl-", "chatcmpl-a b"):
+            with pytest.raises(openai.NotFoundError):
+                await client.chat.completions.retrieve(unknown)
+        assert (await client.chat.completions.list()).data == []
