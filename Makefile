@@ -129,6 +129,10 @@ conformance-server: setup-dev ## The same, against our server alone
 conformance-client: setup-dev ## The same, against our client alone
 	@$(BIN)/python -m tests.conformance.client
 
+.PHONY: conformance-openai
+conformance-openai: setup-dev ## The tests that the package openai carries, against the HTTP gateway; fetches them
+	@$(BIN)/python -m tests.conformance.openai_generated
+
 .PHONY: bench
 bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
 	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \

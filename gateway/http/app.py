@@ -119,7 +119,7 @@ class HttpApp:
 async def _send_events(events: AsyncGenerator[str, None], scope: Scope, send: Send) -> None:
     """Send server-sent events. The first is awaited before the status is sent, which its error may still decide."""
     async with aclosing(events):
-        first = await anext(events)
+        first = await anext(events, "")  # none where the client has the end already
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),

@@ -13,9 +13,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gateway.http.bodies import read_object
+from gateway.http.event_ids import EventIds
 from gateway.http.running import QUIET, QUIET_S, Answer, merge_events
 from gateway.http.settings import HttpSettings
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
@@ -28,8 +29,8 @@ def native_routes(settings: HttpSettings) -> list[Route]:
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         asked = read_request(read_object(body), request.scope["request_id"], settings.call_s)
         request.scope["request_id"] = asked.request_id
-        if "text/event-stream" in request.headers.get("accept", ""):
-            return stream_events(client, asked)
+        if _wants_events(request):
+            return stream_events(client.stream(asked), EventIds())
         return JSONResponse(plain(await client.execute(asked)))
 
     one = "/v1/executions/{request_id}"
@@ -42,7 +43,11 @@ def native_routes(settings: HttpSettings) -> list[Route]:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    return JSONResponse(plain(await client.get_execution(request.path_params["request_id"])))
+    request_id = request.path_params["request_id"]
+    if not _wants_events(request):
+        return JSONResponse(plain(await client.get_execution(request_id)))
+    ids = EventIds(request.headers.get("last-event-id", ""))
+    return stream_events(client.follow(request_id, after_sequence=ids.after_sequence), ids)
 
 
 async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answer:
@@ -74,13 +79,20 @@ def plain(message: Message) -> dict[str, Any]:
     return fields
 
 
-async def stream_events(client: AsyncClient, request: execution_pb2.SystemRequest) -> AsyncGenerator[str, None]:
-    """Yield the events of a request as server-sent events; the last is `completed`. Raises what did not run."""
-    async with aclosing(merge_events([client.stream(request)], QUIET_S)) as events:
+async def stream_events(
+    incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], ids: EventIds
+) -> AsyncGenerator[str, None]:
+    """Yield events as server-sent events; the last is `completed`. Raises what did not run."""
+    async with aclosing(merge_events([incoming], QUIET_S)) as events:
         async for one in events:
             if one is None:
                 yield QUIET
                 continue
-            _, event = one
-            text = json_format.MessageToJson(event, preserving_proto_field_name=True, indent=None)
-            yield f"id: {event.sequence}\nevent: {event.WhichOneof('event')}\ndata: {text}\n\n"
+            event = one[1]
+            if event_id := ids.number(event):
+                text = json_format.MessageToJson(event, preserving_proto_field_name=True, indent=None)
+                yield f"id: {event_id}\nevent: {event.WhichOneof('event')}\ndata: {text}\n\n"
+
+
+def _wants_events(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")

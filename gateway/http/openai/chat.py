@@ -57,9 +57,9 @@ class Chat:
         request = request_of(self._form, settings.alias_of(self._form.model), settings.call_s)
         self.request_id = request.request_id or request_id
         self._requests = [_numbered(request, self.request_id, index) for index in range(self._form.n or 1)]
-        if self._form.store:
-            _keep(self._requests, self._form)
         self._heading = Heading(ID_PREFIX + self.request_id, self._form.model or "default", int(time.time()))
+        if self._form.store:
+            _keep(self._requests, self._heading, self._form)
 
     @property
     def streams(self) -> bool:
@@ -114,9 +114,14 @@ async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) ->
     return completed(await client.execute(request))
 
 
-def _keep(requests: Sequence[execution_pb2.SystemRequest], form: ChatForm) -> None:
+def _keep(requests: Sequence[execution_pb2.SystemRequest], heading: Heading, form: ChatForm) -> None:
     """Have the executions of a chat kept: the first one is the chat."""
-    echo = {"model": form.model or "default", "metadata": form.metadata or {}, "n": len(requests)}
+    echo = {
+        "model": heading.model,
+        "created": heading.created_s,
+        "metadata": form.metadata or {},
+        "n": len(requests),
+    }
     for index, request in enumerate(requests):
         keep(request, KIND if index == 0 else f"{KIND}.choice", echo)
 

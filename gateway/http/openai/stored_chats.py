@@ -111,7 +111,7 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
     execution = await find(client, completion_id, ID_PREFIX, KIND)
     response = execution.response
     if not execution.HasField("response") or (response.HasField("error") and not is_cut(response)):
-        raise NotFound(f"chat.completion {completion_id[:128]!r} has no answer: it runs, was cancelled, or failed")
+        raise NotFound(f"the chat {completion_id[:128]!r} has no answer: it runs, was cancelled, or failed")
     return execution
 
 
@@ -119,7 +119,7 @@ async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> di
     echo = echo_of(execution)
     others = (choice_id(execution.request_id, index) for index in range(1, echo["n"]))
     choices = await asyncio.gather(*(client.get_execution(one) for one in others))
-    heading = Heading(ID_PREFIX + execution.request_id, echo["model"], execution.started_at.seconds)
+    heading = Heading(ID_PREFIX + execution.request_id, echo["model"], echo["created"])
     responses = [execution.response, *(choice.response for choice in choices)]
     return completion_of(heading, responses, ()) | {"metadata": echo["metadata"]}
 

@@ -94,7 +94,9 @@ def request_from_proto(
 
 
 def fingerprint_of(request: execution_pb2.SystemRequest, caller: str = "") -> str:
-    """SHA-256 of the payload without its request_id and trace_id, hex: equal payloads give equal fingerprints.
+    """SHA-256 of the payload, hex: equal payloads give equal fingerprints.
+
+    The request_id, the trace_id and the metadata are no part of it.
 
     Each caller has fingerprints of its own.
     """
@@ -102,6 +104,7 @@ def fingerprint_of(request: execution_pb2.SystemRequest, caller: str = "") -> st
     payload.CopyFrom(request)
     payload.ClearField("request_id")
     payload.ClearField("trace_id")
+    payload.ClearField("metadata")
     digest = hashlib.sha256(payload.SerializeToString(deterministic=True))
     if caller:
         digest.update(f"\0{caller}".encode())

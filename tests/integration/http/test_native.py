@@ -53,6 +53,20 @@ async def test_a_request_is_answered_as_events_when_they_are_asked_for(served):
     assert last["completed"]["response"]["content"] == "hello"
 
 
+async def test_a_stream_is_taken_up_after_the_last_event_that_came(served):
+    async with served() as server:
+        whole = (await server.http.post("/v1/executions", json=body(), headers=EVENTS)).text.split("\n\n")
+        ids = [event.splitlines()[0].removeprefix("id: ") for event in whole[:-1]]
+        third = await server.http.get("/v1/executions/r1", headers=EVENTS | {"last-event-id": ids[2]})
+        ended = await server.http.get("/v1/executions/r1", headers=EVENTS | {"last-event-id": ids[-1]})
+        refused = await server.http.get("/v1/executions/r1", headers=EVENTS | {"last-event-id": "x"})
+        unknown = await server.http.get("/v1/executions/r2", headers=EVENTS)
+    kept = [event for event in whole if "_delta" not in event]
+    assert third.text.split("\n\n") == kept[kept.index(whole[2]) + 1 :]
+    assert (ended.status_code, ended.text) == (200, "")
+    assert (refused.status_code, unknown.status_code) == (400, 404)
+
+
 @pytest.mark.parametrize("headers", [{}, EVENTS])
 @pytest.mark.parametrize(
     ("fields", "words"),

@@ -150,6 +150,10 @@ async def test_a_kept_request_is_given_back_with_its_metadata(tmp_path):
         request = system_request(request_id="r", keep_request=True, metadata={"kind": "test"})
         await execute(stub, request)
         found = await get(stub)
+        again = execution_pb2.SystemRequest()
+        again.CopyFrom(request)
+        again.metadata["kind"] = "other"
+        assert (await execute(stub, again)).content == "hello"
         request.ClearField("metadata")
         assert (found.request, dict(found.metadata)) == (request, {"kind": "test"})
         change = pb.UpdateExecutionRequest(request_id="r", metadata={"more": "1"}, removed_keys=["kind"])

@@ -14,7 +14,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import Aborted
 from tests.unit.http.test_chunks import call, completed, content, discarded, failed, reasoning
 
-HEAD = ResponseHead(execution_pb2.SystemRequest(request_id="r"), {"model": "m"}, 7)
+HEAD = ResponseHead(execution_pb2.SystemRequest(request_id="r"), {"model": "m", "created_at": 7})
 TOOL = generation_pb2.FINISH_REASON_TOOL
 CALLS = [message_pb2.ToolCall(id=f"c{n}", name=f"tool{n}", arguments_json=f'{{"a": {n}}}') for n in range(2)]
 CUTS = st.lists(st.integers(0, 40), max_size=5)

@@ -27,6 +27,6 @@ def compaction_routes(settings: HttpSettings) -> list[Route]:
         asked = await resolve(client, read_form(read_object(body), ResponseForm), request, settings)
         ask_for_summary(asked)
         response = completed(await client.execute(asked))
-        return JSONResponse(compaction_of(ResponseHead(asked, {}, int(time.time())), response))
+        return JSONResponse(compaction_of(ResponseHead(asked, {}), int(time.time()), response))
 
     return [Route("/v1/responses/compact", compact, methods=["POST"])]

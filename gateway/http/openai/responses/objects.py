@@ -43,13 +43,11 @@ class ResponseHead:
     Attributes:
         request: As the orchestrator was sent it.
         echo: What the response repeats of the client's request, and the orchestrator's request has no field for.
-        created_s: When it began, as seconds since 1970.
         ignored: Fields of the request that change nothing.
     """
 
     request: execution_pb2.SystemRequest
     echo: dict[str, Any]
-    created_s: int
     ignored: tuple[str, ...] = ()
 
     @property
@@ -93,7 +91,6 @@ class ResponseHead:
         return {
             "id": self.id,
             "object": KIND,
-            "created_at": self.created_s,
             "status": QUEUED,
             "error": None,
             "incomplete_details": None,

@@ -212,13 +212,14 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
     """Return what the response begins with; if it is stored, the request keeps what is needed for it."""
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
+    echo["created_at"] = created_s
     if form.conversation_id:
         echo["conversation"] = {"id": form.conversation_id}
     if not form.model:
         echo.pop("model", None)
     if form.is_stored:
         keep(sent, KIND, echo)
-    return ResponseHead(sent, echo, created_s, tuple(sorted(form.model_extra or ())))
+    return ResponseHead(sent, echo, tuple(sorted(form.model_extra or ())))
 
 
 # What a response repeats of its request, and the orchestrator's request has no field for.

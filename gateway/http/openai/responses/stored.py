@@ -85,7 +85,7 @@ async def _find(client: AsyncClient, response_id: str) -> execution_pb2.Executio
 
 
 def _head_of(execution: execution_pb2.Execution) -> ResponseHead:
-    return ResponseHead(execution.request, echo_of(execution), execution.started_at.seconds)
+    return ResponseHead(execution.request, echo_of(execution))
 
 
 def _as_it_is(execution: execution_pb2.Execution) -> dict[str, Any]:

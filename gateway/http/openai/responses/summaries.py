@@ -26,13 +26,13 @@ def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
 
 
-def compaction_of(head: ResponseHead, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.SystemResponse) -> dict[str, Any]:
     """Return the object `response.compaction` of a summary."""
     content = base64.b64encode(json.dumps({"summary": response.content}).encode()).decode()
     return {
         "id": head.id,
         "object": "response.compaction",
-        "created_at": head.created_s,
+        "created_at": created_s,
         "output": [{"id": f"cmp_{response.request_id}", "type": "compaction", "encrypted_content": content}],
         "usage": head.ended(response)["usage"],
     }

@@ -305,7 +305,7 @@ class SystemRequest(_message.Message):
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Notes of the caller, for itself; only with keep_request. At most 64, whose keys match [A-Za-z0-9._:-]{1,128}, and 64
-        KiB of values in all.
+        KiB of values in all. They are no part of the payload: of a request that is sent again, the first ones stay.
         """
 
     def __init__(

@@ -1,0 +1,61 @@
+"""Ids of the native server-sent events, from which a stream that was lost goes on. Pure.
+
+The id of a stored event is its sequence. That of a delta is the sequence of the stored event before it, and how many
+characters have streamed since then: it names a place in the text, however the text was cut into deltas.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.domain.errors import InvalidRequest
+
+_ID = re.compile(r"(\d{1,18})(?:\.(\d{1,18}))?")
+# The deltas, and the field of each that has its text.
+_TEXTS = {"content_delta": "text", "reasoning_delta": "text", "tool_call_delta": "arguments_json"}
+
+
+class EventIds:
+    """Numbers the events of one stream, and leaves out what the client has.
+
+    Args:
+        last: The id of the last event that the client has; empty for none. Raises InvalidRequest for a wrong one.
+    """
+
+    def __init__(self, last: str = "") -> None:
+        match = _ID.fullmatch(last or "0")
+        if match is None:
+            raise InvalidRequest(f"Last-Event-ID is {last[:64]!r}: send the id of an event of this stream")
+        self.after_sequence = int(match[1])
+        self._seen = int(match[2] or 0)  # characters of the text after that event
+        self._sequence, self._count = self.after_sequence, 0
+
+    def number(self, event: event_pb2.ExecutionEvent) -> str:
+        """Return the id of an event, and leave out of it what the client has; empty if that is all of it."""
+        if event.sequence != self._sequence:
+            self._sequence, self._count = event.sequence, 0
+        kind = event.WhichOneof("event") or ""
+        if kind in _TEXTS and not self._take(getattr(event, kind), _TEXTS[kind]):
+            return ""
+        if self._count:
+            return f"{event.sequence}.{self._count}"
+        return str(event.sequence)
+
+    def _take(self, delta: Any, field: str) -> bool:
+        """Count the text of a delta, and cut what the client has of it; returns whether anything is left.
+
+        The name with which a call begins counts as a character.
+        """
+        text = getattr(delta, field)
+        head = int(field == "arguments_json" and bool(delta.name))
+        begin, self._count = self._count, self._count + head + len(text)
+        had = self._seen - begin
+        if self._sequence != self.after_sequence or had <= 0:
+            return True
+        if head:
+            delta.ClearField("name")
+            delta.ClearField("id")
+        setattr(delta, field, text[had - head :])
+        return had < head + len(text)
