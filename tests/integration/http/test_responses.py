@@ -6,7 +6,6 @@ import openai
 import pytest
 
 from pagantic_common.domain.messages import ToolCall
-from tests.support.openai_document import problems_of
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
@@ -95,21 +94,6 @@ async def test_a_stream_has_the_events_of_its_response(served):
     numbers = [event.sequence_number for event in events]
     assert numbers == sorted(set(numbers))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "hello"
-    assert not [problem for event in events for problem in problems_of(event.to_dict(), "ResponseStreamEvent")]
-
-
-JSON_OBJECT = {"text": {"format": {"type": "json_object"}}}
-
-
-@pytest.mark.parametrize("fields", [{}, JSON_OBJECT, {"tools": [CLOCK], "temperature": 0}])
-async def test_a_response_is_as_the_document_describes_it(served, fields):
-    async with served() as server, client_of(server) as client:
-        made = await client.responses.create(model="", input="hi", **fields)
-        items = await client.responses.input_items.list(made.id)
-    told = made.to_dict()
-    del told["pagantic"]
-    assert problems_of(told, "Response") == []
-    assert problems_of(items.to_dict() | {"object": "list"}, "ResponseItemList") == []
 
 
 async def test_the_background_goes_on_and_its_stream_is_taken_up_anywhere(served):
@@ -183,7 +167,7 @@ async def test_a_conversation_keeps_what_is_said(served):
         assert await client.conversations.items.retrieve(added.data[0].id, conversation_id=talk.id) == added.data[0]
         changed = await client.conversations.update(talk.id, metadata={"c": "d"})
         assert changed == await client.conversations.retrieve(talk.id)
-        assert (changed.metadata, problems_of(changed.to_dict(), "ConversationResource")) == ({"c": "d"}, [])
+        assert changed.metadata == {"c": "d"}
         with pytest.raises(openai.APIStatusError) as refused:
             await client.conversations.items.delete(added.data[0].id, conversation_id=talk.id)
         assert refused.value.status_code == 501
@@ -201,7 +185,6 @@ async def test_a_compaction_stands_for_the_conversation(served):
         made = await client.responses.create(model="", input=[item.to_dict(), question])
         assert made.output_text == "red"
         assert "They like red." in inference.commands[-1].messages[0].content
-        assert problems_of(compacted.to_dict(), "CompactResource") == []
 
 
 async def test_a_method_that_a_path_does_not_have_names_those_that_it_has(served):
