@@ -59,7 +59,7 @@ def test_kustomization_lists_every_file_beside_it(path):
 
 def test_image_tag_is_the_version_of_the_project():
     project = (FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    for folder, names in ((BASE, AREAS), (FOLDER / "mcp", ["mcp"])):
+    for folder, names in ((BASE, AREAS), (FOLDER / "mcp", ["mcp"]), (FOLDER / "gateway", ["gateway"])):
         (content,) = documents(folder / "kustomization.yaml")
         (image,) = content["images"]
         assert {container_of(name, folder)["image"] for name in names} == {image["name"]}
