@@ -19,6 +19,7 @@ from services.inference.core.scheduling.branches import (
     Prompted,
     SchedulerEvent,
 )
+from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.scoring import ContinuationTree, GivenDraft, GivenOutput, Reading
 
 MAX_CONTINUATIONS = 64
@@ -67,13 +68,21 @@ async def score_branches(
     """
     _check_counts(branches)
     tokens, endings = await generation.ending_tokens(prompt, [branch.ending for branch in branches])
+    alike = _common_length(endings)
+    tokens += endings[0][:alike]
     texts = list(dict.fromkeys(text for branch in branches for text in branch.continuations))
     known = dict(zip(texts, await generation.preparation.tokenize_all(texts), strict=True))
     prepared = []
     for branch, ending in zip(branches, endings, strict=True):
         given = [known[text] for text in branch.continuations]
-        prepared.append(_Branch(ending, given, ContinuationTree(given)))
+        prepared.append(_Branch(ending[alike:], given, ContinuationTree(given)))
     return await _score(generation, tokens, prepared)
+
+
+def _common_length(endings: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all endings have in common at their beginning."""
+    first = endings[0]
+    return min(common_length(first, other, len(first)) for other in endings)
 
 
 def _check_counts(branches: Sequence[ScoreBranch]) -> None:
