@@ -16,6 +16,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
 from gateway.http.native import plain, read_request, stream_events
 from gateway.http.openai.chat import Chat, find_model, list_models
+from gateway.http.openai.decision_forms import DecisionForm
+from gateway.http.openai.decisions import decision_of, decision_request_of
+from gateway.http.openai.forms import read_form
 from gateway.http.running import until_left
 from gateway.http.settings import HttpSettings
 from gateway.web.bodies import read_body
@@ -24,6 +27,7 @@ from gateway.web.entry import Entry
 from gateway.web.refusal import Refusal
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
+from pagantic_common.client.responses import raise_for_error
 from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
@@ -49,6 +53,7 @@ class HttpApp:
         post, get, delete = ["POST"], ["GET"], ["DELETE"]
         self._routes = [
             Route("/v1/chat/completions", self._chat, methods=post),
+            Route("/v1/decisions", self._decide, methods=post),
             Route("/v1/models", self._models, methods=get),
             Route("/v1/models/{name:path}", self._model, methods=get),
             Route("/v1/executions", self._execute, methods=post),
@@ -129,6 +134,13 @@ class HttpApp:
         if chat.streams:
             return chat.stream(client)
         return JSONResponse(await chat.complete(client))
+
+    async def _decide(self, client: AsyncClient, request: Request, body: bytes) -> Answer:
+        form = read_form(_json(body), DecisionForm)
+        asked = decision_request_of(form, self._settings.alias_of(form.model), self._settings.call_s)
+        asked.request_id = asked.request_id or request.scope["request_id"]
+        request.scope["request_id"] = asked.request_id
+        return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
 
     async def _models(self, client: AsyncClient, _request: Request, _body: bytes) -> Answer:
         return JSONResponse(await list_models(client, self._settings))

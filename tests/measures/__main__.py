@@ -20,6 +20,7 @@ MAY_IMPORT_MORE = {
     "services.orchestrator.wiring.services": "it names the classes of every called service",
     "deploy.local.host": "it opens all services in one process",
     "gateway.cli.main": "it names every command",
+    "gateway.http.app": "it gives each path to what answers it",
     "services.orchestrator.servicer": "every rpc, each with its converter",
     "services.tools.__main__": "it names every concrete class of the service",
     "services.tools.servicer": "every rpc, each with its converter",

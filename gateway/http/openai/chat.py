@@ -38,7 +38,7 @@ class Chat:
     """
 
     def __init__(self, value: Any, settings: HttpSettings, request_id: str) -> None:
-        self._form: ChatForm = read_form(value)
+        self._form: ChatForm = read_form(value, ChatForm)
         request = request_of(self._form, settings.alias_of(self._form.model), settings.call_s)
         self.request_id = request.request_id or request_id
         self._requests = [_numbered(request, self.request_id, index) for index in range(self._form.n or 1)]

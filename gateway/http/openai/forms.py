@@ -5,7 +5,8 @@ Only fields that change the answer are here. Others are kept as extras, so that 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -156,21 +157,27 @@ class ChatForm(Form):
         return sorted(self.model_extra or ())
 
 
-_FIELDS = {"schema"}.union(*(form.model_fields for form in Form.__subclasses__()))
+FormT = TypeVar("FormT", bound=Form)
 
 
-def read_form(value: Any) -> ChatForm:
-    """Return a request; raises InvalidRequest that names the field that is wrong."""
+def read_form(value: Any, kind: type[FormT]) -> FormT:
+    """Return a request of a kind; raises InvalidRequest that names the field that is wrong."""
     try:
-        return ChatForm.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
         found = max(error.errors(include_url=False, include_input=False), key=_precision_of)
         raise InvalidRequest(f"{_place_of(found['loc'])}: {found['msg'].lower()}") from None
 
 
+@cache
+def _fields() -> frozenset[str]:
+    """Return the names of the fields of all forms; another part of a location is a type of pydantic's."""
+    return frozenset({"schema"}.union(*(form.model_fields for form in Form.__subclasses__())))
+
+
 def _precision_of(error: ErrorDetails) -> tuple[int, bool]:
     """Return how much an error tells: of a value that may have several forms, each form has its own errors."""
-    depth = sum(isinstance(part, int) or part in _FIELDS for part in error["loc"])
+    depth = sum(isinstance(part, int) or part in _fields() for part in error["loc"])
     return depth, not error["type"].endswith("_type")
 
 
@@ -180,6 +187,6 @@ def _place_of(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif part in _FIELDS:
+        elif part in _fields():
             text += f".{part}"
     return text.removeprefix(".") or "the body"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
+MAX_LOG_ODDS: Final = 700.0  # its exponential is a double
 MAX_STEPS: Final = 100
 MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9
@@ -124,3 +125,42 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
         points += right * (2 * negatives_below + wrong)
         negatives_below += wrong
     return points / (2 * positives * negatives)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCalibration:
+    """A calibration of answers by their labels, fitted to the answers of one model."""
+
+    model: str
+    lines: Mapping[str, Calibration]
+
+    def shares_of(self, labels: Sequence[str], logprobs: Sequence[float]) -> tuple[float, ...]:
+        """Return the probabilities of labels, each scaled on its own, then all together; their sum is 1.
+
+        Raises KeyError for a label that has no line.
+        """
+        log_odds = one_against_rest(logprobs)
+        scaled = [self.lines[label].probability_of(odds) for label, odds in zip(labels, log_odds, strict=True)]
+        total = math.fsum(scaled)
+        if total == 0:
+            return shares_of(logprobs)
+        return tuple(share / total for share in scaled)
+
+
+def shares_of(logprobs: Sequence[float]) -> tuple[float, ...]:
+    """Return each probability as a share of all; their sum is 1. At least one logarithm must be finite."""
+    best = max(logprobs)
+    weights = [math.exp(logprob - best) for logprob in logprobs]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def one_against_rest(logprobs: Sequence[float]) -> tuple[float, ...]:
+    """Return the log-odds of each of at least two probabilities against the sum of the others, within MAX_LOG_ODDS."""
+    odds = []
+    for index, logprob in enumerate(logprobs):
+        others = [other for position, other in enumerate(logprobs) if position != index]
+        best = max(others)
+        rest = best + math.log(math.fsum(math.exp(other - best) for other in others))
+        odds.append(max(-MAX_LOG_ODDS, min(logprob - rest, MAX_LOG_ODDS)))
+    return tuple(odds)

@@ -60,9 +60,7 @@ class RequestPreparer:
         """Return a prompt as the model sees it."""
         return self._prompts.tokenize(prompt).tokens
 
-    def tokenize_endings(
-        self, prompt: ChatPrompt | str, endings: Sequence[str]
-    ) -> tuple[list[int], list[list[int]]]:
+    def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """Return what endings of a prompt have in common, and each from there on, as the model sees them."""
         return self._prompts.tokenize_endings(prompt, endings)
 

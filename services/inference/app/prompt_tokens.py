@@ -51,9 +51,7 @@ class PromptTokenizer:
         form = AnswerForm(self._dialect.after(text), rendered.tool_names, prompt.tool_choice.is_enforced)
         return PromptTokens(tokens, form)
 
-    def tokenize_endings(
-        self, prompt: ChatPrompt | str, endings: Sequence[str]
-    ) -> tuple[list[int], list[list[int]]]:
+    def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """Return the tokens that all endings of a prompt have before them, and those from each ending on.
 
         A conversation is rendered once, and its last message gets the endings. Raises InvalidRequest for a conversation
@@ -82,9 +80,7 @@ class PromptTokenizer:
 
     def _tokens_of(self, guard: ControlTextGuard, rendered: str) -> list[int]:
         return [
-            token
-            for part, is_markup in guard.split(rendered)
-            for token in self._tokenize(part, is_markup=is_markup)
+            token for part, is_markup in guard.split(rendered) for token in self._tokenize(part, is_markup=is_markup)
         ]
 
     def _tokenize(self, text: str, *, is_markup: bool) -> list[int]:

@@ -114,9 +114,7 @@ async def _score(
             details={"prompt_tokens": longest, "context_window": window},
         )
     cached = await _read_all(generation, prompt, branches)
-    read = sum(
-        len(branch.ending) + sum(len(reading.path) for reading in branch.tree.readings) for branch in branches
-    )
+    read = sum(len(branch.ending) + sum(len(reading.path) for reading in branch.tree.readings) for branch in branches)
     usage = TokenUsage(
         prompt_tokens=len(prompt) + read,
         cached_prompt_tokens=min(cached, len(prompt)),

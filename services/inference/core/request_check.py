@@ -55,9 +55,7 @@ def check_prompt(prompt: ChatPrompt | str) -> None:
         _check_parameters(tool)
 
 
-def check_branches(
-    prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], continuations: Sequence[str]
-) -> None:
+def check_branches(prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], continuations: Sequence[str]) -> None:
     """Raise InvalidRequest for branches beside continuations, or of a prompt that cannot have endings."""
     if not branches:
         return
@@ -66,7 +64,9 @@ def check_branches(
     if isinstance(prompt, str):
         return
     if prompt.tools or prompt.messages[-1].role is not Role.USER:
-        raise InvalidRequest("branches end a user's message: leave chat.tools empty, and let a user's message be the last")
+        raise InvalidRequest(
+            "branches end a user's message: leave chat.tools empty, and let a user's message be the last"
+        )
 
 
 def check_sampling(sampling: Sampling) -> None:

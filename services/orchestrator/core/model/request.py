@@ -9,6 +9,7 @@ from enum import StrEnum
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, ToolDefinition
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy
@@ -26,6 +27,7 @@ class Mode(StrEnum):
     STRUCTURED = "STRUCTURED"
     PLAN = "PLAN"
     REDUNDANT = "REDUNDANT"
+    DECIDE = "DECIDE"
 
 
 class ReasoningMode(StrEnum):
@@ -120,6 +122,7 @@ class Request:
     subject: str = ""
     client_tools: tuple[ToolDefinition, ...] = ()
     tool_policy: ToolPolicy = ToolPolicy()
+    decisions: Decisions | None = None
 
     @property
     def account(self) -> Account:
@@ -139,6 +142,8 @@ class Request:
     @property
     def is_validated(self) -> bool:
         """Whether VALIDATE checks its output."""
+        if self.mode is Mode.DECIDE:
+            return False
         return self.mode is not Mode.CHAT or not self.output.is_empty or bool(self.rules or self.semantic_intent)
 
     @property
