@@ -26,7 +26,7 @@ MAX_CONTINUATIONS = 64
 MAX_BRANCHES = 400
 MAX_BRANCH_CONTINUATIONS = 256
 MAX_BRANCHES_CONTINUATIONS = 8192
-_AT_ONCE = 8
+_AT_ONCE = 16
 
 # The log-probabilities of a continuation's tokens, and those of the continuations of each branch.
 Score = tuple[TokenLogprob, ...]

@@ -234,7 +234,7 @@ async def test_branches_share_what_they_begin_with_and_read_labels_of_one_token_
     tails = sum(len(f"{number}?\nassistant: ") for number in range(30))
     assert (reply.usage.prompt_tokens, reply.model.name) == (common + tails, engine.model.name)
     assert computed(engine) <= common + tails  # endings that begin alike share that, too, while they are read
-    assert len(engine.batches) <= 2 + (common + tails) // 32
+    assert max(map(len, engine.batches)) >= 4
 
 
 async def test_labels_of_several_tokens_are_scored_whole(inference):
