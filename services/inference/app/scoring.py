@@ -127,13 +127,14 @@ async def _score(
 async def _read_all(generation: Generation, prompt: Sequence[int], branches: Sequence[_Branch]) -> int:
     """Read all that the branches want, and return how much of the prompt the cache had; raises the first failure.
 
-    The first reading computes what all branches share. At most `_AT_ONCE` of the others are read at the same time.
+    The first reading computes what all branches share. Of the others, as many are read at the same time as may run, at
+    most `_AT_ONCE`.
     """
     readings = [(branch, reading) for branch in branches for reading in branch.tree.readings]
     if not readings:
         return 0
     cached = await _read(generation, prompt, *readings[0])
-    turns = asyncio.Semaphore(_AT_ONCE)
+    turns = asyncio.Semaphore(min(_AT_ONCE, generation.loop.scheduler.limits.max_running))
 
     async def read(branch: _Branch, reading: Reading) -> None:
         async with turns:
