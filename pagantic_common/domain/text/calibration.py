@@ -15,7 +15,10 @@ MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9
 RIDGE: Final = 1e-12  # keeps the matrix of a step invertible
 
+BINS: Final = 10
+
 Example = tuple[float, bool]  # the log-odds that a model gave, and what was right
+Judged = tuple[float, bool]  # the probability that a model gave, and what was right
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,10 @@ class Calibration:
     def probability_of(self, log_odds: float) -> float:
         """Return the probability of yes for a model's log-odds of yes over no."""
         return probability_of(self.slope * log_odds + self.intercept)
+
+    def judge(self, examples: Sequence[Example]) -> list[Judged]:
+        """Return the probabilities of examples."""
+        return [(self.probability_of(log_odds), is_right) for log_odds, is_right in examples]
 
 
 def probability_of(log_odds: float) -> float:
@@ -101,13 +108,28 @@ def _loss_of(line: Calibration, points: Sequence[tuple[float, float]]) -> float:
     return loss
 
 
-def brier_score(calibration: Calibration, examples: Sequence[Example]) -> float:
-    """Return the mean squared distance of the probabilities from the labels; 0 is best, 0.25 a coin. Needs examples."""
-    return sum((calibration.probability_of(odds) - is_right) ** 2 for odds, is_right in examples) / len(examples)
+def brier_score(judged: Sequence[Judged]) -> float:
+    """Return the mean squared distance of the probabilities from the labels; 0 is best, 0.25 a coin. Needs a label."""
+    return sum((probability - is_right) ** 2 for probability, is_right in judged) / len(judged)
+
+
+def expected_calibration_error(judged: Sequence[Judged]) -> float:
+    """Return how far probabilities are from the share that is right, on average over 10 bins of equal width.
+
+    Naeini, Cooper and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning" (2015). Needs
+    a label.
+    """
+    bins: dict[int, list[Judged]] = {}
+    for probability, is_right in judged:
+        bins.setdefault(min(int(probability * BINS), BINS - 1), []).append((probability, is_right))
+    distances = (abs(sum(probability - is_right for probability, is_right in own)) for own in bins.values())
+    return sum(distances) / len(judged)
 
 
 def area_under_curve(examples: Sequence[Example]) -> float | None:
-    """Return the chance that an example that is right has higher log-odds than one that is not; a tie is half.
+    """Return the chance that an example that is right has more than one that is not, of odds or of probability.
+
+    A tie counts half.
 
     0.5 is a guess. Returns None for labels of one kind.
     """

@@ -1,4 +1,4 @@
-"""The calibrations of decisions in a folder, `<name>.json` as `pagantic calibrate-decisions` writes them."""
+"""The calibrations of decisions in a folder, `<name>.json` as `pagantic fit` writes them."""
 
 from __future__ import annotations
 

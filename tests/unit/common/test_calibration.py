@@ -94,7 +94,7 @@ def test_there_is_no_fit_without_examples():
 
 def test_a_brier_score_is_the_mean_squared_distance():
     pairs = [(0.0, True), (0.0, False), (math.inf, True)]
-    assert brier_score(Calibration(), pairs) == pytest.approx((0.25 + 0.25 + 0) / 3)
+    assert brier_score(Calibration().judge(pairs)) == pytest.approx((0.25 + 0.25 + 0) / 3)
 
 
 @pytest.mark.parametrize(
