@@ -45,7 +45,7 @@ class _Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class JudgedQuestion:
     """The log-probabilities that a model gave the answers of a question, and which of them is right."""
 
     answers: tuple[str, ...]
@@ -91,10 +91,10 @@ def _label_of(value: dict[str, Any]) -> _Labelled | None:
     return None
 
 
-def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple[str, list[_Judged]]:
+def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple[str, list[JudgedQuestion]]:
     """Return the model that served, and what it gave the answers; questions on the same input are asked together."""
     served = ""
-    judged: list[_Judged] = []
+    judged: list[JudgedQuestion] = []
     with showing_progress() as progress:
         for part in _by_input(labelled):
             progress.show(f"question {len(judged) + 1} of {len(labelled)}")
@@ -104,7 +104,9 @@ def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple
                 if event.HasField("completed"):
                     check_response(event.completed.response)
                     found = zip(part, event.completed.response.decisions, strict=True)
-                    judged += [_Judged(label.answers, _logprobs_of(decision), label.right) for label, decision in found]
+                    judged += [
+                        JudgedQuestion(label.answers, logprobs_of(decision), label.right) for label, decision in found
+                    ]
     return served, judged
 
 
@@ -116,7 +118,8 @@ def _by_input(labelled: Sequence[_Labelled]) -> Iterator[Sequence[_Labelled]]:
         yield from (labels[start : start + MAX_AT_ONCE] for start in range(0, len(labels), MAX_AT_ONCE))
 
 
-def _logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
+def logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
+    """Return the logarithms of the probabilities of a decision's answers, in their order."""
     shares: Sequence[float] = (decision.predicate.probability, 1 - decision.predicate.probability)
     if decision.HasField("choice"):
         shares = decision.choice.probabilities
@@ -125,13 +128,13 @@ def _logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
     return tuple(math.log(max(share, _LEAST)) for share in shares)
 
 
-def calibrated(model: str, judged: Sequence[_Judged]) -> LabelCalibration:
+def calibrated(model: str, judged: Sequence[JudgedQuestion]) -> LabelCalibration:
     """Return a line for each answer: its probability against all others of its question, by whether it was right."""
     examples = _examples_of(judged)
     return LabelCalibration(model, {answer: fit_calibration(own) for answer, own in examples.items()})
 
 
-def _examples_of(judged: Sequence[_Judged]) -> Mapping[str, list[Example]]:
+def _examples_of(judged: Sequence[JudgedQuestion]) -> Mapping[str, list[Example]]:
     examples: dict[str, list[Example]] = defaultdict(list)
     for one in judged:
         for index, odds in enumerate(one_against_rest(one.logprobs)):
@@ -149,7 +152,7 @@ def _write(path: Path, calibration: LabelCalibration) -> None:
         raise UsageError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
 
 
-def figures_of(judged: Sequence[_Judged], calibration: LabelCalibration | None) -> dict[str, float | None]:
+def figures_of(judged: Sequence[JudgedQuestion], calibration: LabelCalibration | None) -> dict[str, float | None]:
     """Return how good the probabilities of all answers are, as the model gave them or calibrated."""
     pairs = []
     for one in judged:
@@ -164,7 +167,7 @@ def figures_of(judged: Sequence[_Judged], calibration: LabelCalibration | None) 
     }
 
 
-def _report(judged: Sequence[_Judged], calibration: LabelCalibration, *, as_json: bool) -> None:
+def _report(judged: Sequence[JudgedQuestion], calibration: LabelCalibration, *, as_json: bool) -> None:
     before, after = figures_of(judged, None), figures_of(judged, calibration)
     note_few(len(judged))
     area = before["area_under_curve"]
