@@ -30,7 +30,7 @@ JSON_VALUES = st.recursive(
 
 
 def request(messages=(USER,), *, alias="", **fields):
-    return request_of(read_form({"messages": list(messages), **fields}), alias, CALL_S)
+    return request_of(read_form({"messages": list(messages), **fields}, ChatForm), alias, CALL_S)
 
 
 def choice_of(made):
@@ -275,24 +275,24 @@ def test_no_request_runs_longer_than_the_gateway_lets_it(timeout, expected_s):
 )
 def test_the_place_of_a_wrong_field_is_named(fields, start):
     with pytest.raises(InvalidRequest) as refused:
-        read_form({"messages": [USER], **fields})
+        read_form({"messages": [USER], **fields}, ChatForm)
     assert str(refused.value).startswith(start)
 
 
 def test_a_body_that_is_no_object_is_refused_as_a_whole():
     with pytest.raises(InvalidRequest, match=r"^the body: "):
-        read_form([])
+        read_form([], ChatForm)
 
 
 def test_unknown_fields_are_named_as_ignored():
-    assert read_form({"messages": [USER], "user": "me", "store": True, "n": 1}).ignored == ["store", "user"]
-    assert read_form({"messages": [USER]}).ignored == []
+    assert read_form({"messages": [USER], "user": "me", "store": True, "n": 1}, ChatForm).ignored == ["store", "user"]
+    assert read_form({"messages": [USER]}, ChatForm).ignored == []
 
 
 @given(st.sampled_from(sorted(ChatForm.model_fields)), JSON_VALUES)
 def test_any_value_of_any_field_gives_a_request_or_is_refused(name, value):
     try:
-        made = request_of(read_form({"messages": [USER], name: value}), "", CALL_S)
+        made = request_of(read_form({"messages": [USER], name: value}, ChatForm), "", CALL_S)
     except InvalidRequest:
         return
     assert made.messages
