@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, doctor, requests, tuning
+from gateway.cli import catalog, chat, doctor, requests
+from gateway.cli.calibration import answerability, decisions
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
-from gateway.cli.retrieval import calibrate, documents, ingest
-from gateway.cli.serving import http, local, mcp
+from gateway.cli.retrieval import documents, ingest
+from gateway.cli.serving import http, local, mcp, tuning
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -44,7 +45,8 @@ for _command in (
     executions.usage,
     ingest.ingest,
     documents.verify,
-    calibrate.calibrate,
+    answerability.calibrate,
+    decisions.fit,
     catalog.tools,
     catalog.models,
     http.serve,

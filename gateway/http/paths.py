@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from gateway.http.native import native_routes
 from gateway.http.openai.chat import chat_routes
+from gateway.http.openai.decisions import decision_routes
 from gateway.http.openai.models import model_routes
 from gateway.http.openai.responses.compaction import compaction_routes
 from gateway.http.openai.responses.conversations import conversation_routes
@@ -24,6 +25,7 @@ def routes_of(settings: HttpSettings) -> list[Route]:
         *compaction_routes(settings),
         *stored_routes(),
         *conversation_routes(),
+        *decision_routes(settings),
         *model_routes(settings),
         *native_routes(settings),
     ]

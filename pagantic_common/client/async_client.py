@@ -13,7 +13,7 @@ import grpc
 from pydantic import TypeAdapter, ValidationError
 
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from pagantic_common.client.credentials import credentials_for
@@ -24,6 +24,7 @@ from pagantic_common.client.requests import (
     Messages,
     ask_request,
     chat_request,
+    decide_request,
     structured_request,
     timeout_of,
     vote_request,
@@ -262,6 +263,32 @@ class AsyncClient(Sessions, Sources):
             **options,
         )
         return raise_for_error(await self.execute(request))
+
+    async def decide(
+        self,
+        text_or_messages: Messages,
+        questions: Sequence[decision_pb2.Question | str],
+        *,
+        min_confidence: float = 0.0,
+        min_label_mass: float = 0.0,
+        calibration: str = "",
+        system: str = "",
+        **options: Unpack[Options],
+    ) -> Sequence[decision_pb2.Decision]:
+        """Answer questions about one input with probabilities; raises PaganticError when that failed.
+
+        Arguments are those of `decide_request`. The decisions are in the order of the questions.
+        """
+        request = decide_request(
+            text_or_messages,
+            questions,
+            min_confidence=min_confidence,
+            min_label_mass=min_label_mass,
+            calibration=calibration,
+            system=system,
+            **options,
+        )
+        return raise_for_error(await self.execute(request)).decisions
 
     async def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
         """Run a request. Raises the error of a request that did not run; a failed run is the response's error."""

@@ -8,13 +8,15 @@ from typing import Any, Unpack
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
-from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import decision_pb2, execution_pb2, plan_pb2
 from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
 from pagantic_common.codec.messages import duration_from_proto, tool_definition_to_proto
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.text.json_text import dump_json
 
 Messages = str | Sequence[message_pb2.Message]
+# Names of answers; in a mapping, each has its meaning for the model.
+Answers = Sequence[str | bool] | Mapping[str, str]
 
 STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
@@ -55,7 +57,7 @@ def chat_request(
         mode=execution_pb2.MODE_CHAT,
         session_id=session_id,
         messages=messages_of(text_or_messages),
-        prompt=_prompt_of(system),
+        prompt=prompt_of(system),
         tools=several("tools", tools or ()),
         client_tools=[tool_definition_to_proto(tool) for tool in client_tools],
     )
@@ -146,7 +148,7 @@ def structured_request(
     request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_STRUCTURED,
         messages=messages_of(text_or_messages),
-        prompt=_prompt_of(system),
+        prompt=prompt_of(system),
         output=_contract_of(schema),
         tools=several("tools", tools),
     )
@@ -210,7 +212,7 @@ def plan_request(
     request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_PLAN,
         messages=messages_of(text_or_messages),
-        prompt=_prompt_of(system),
+        prompt=prompt_of(system),
         tools=several("tools", tools),
     )
     if steps is not None:
@@ -243,6 +245,74 @@ def plan_step(
     return step
 
 
+def predicate(statement: str, *, name: str = "") -> decision_pb2.Question:
+    """Ask whether a statement is true of the input."""
+    return decision_pb2.Question(name=name, instructions=statement, predicate=decision_pb2.PredicateQuestion())
+
+
+def choice(question: str, options: Answers, *, name: str = "") -> decision_pb2.Question:
+    """Ask for one of 2 to 255 options: texts or truth values, or texts with their meanings."""
+    asked = decision_pb2.Question(name=name, instructions=question)
+    for value, description in _described("options", options):
+        option = asked.choice.options.add(description=description)
+        if isinstance(value, bool):
+            option.flag = value
+        else:
+            option.text = value
+    return asked
+
+
+def score(question: str, levels: Sequence[str] | Mapping[str, str], *, name: str = "") -> decision_pb2.Question:
+    """Ask for a level on a scale of 2 to 255, from the lowest, which has the value 0; or for levels with meanings."""
+    asked = decision_pb2.Question(name=name, instructions=question)
+    for label, description in _described("levels", levels):
+        asked.score.levels.add(label=str(label), description=description)
+    return asked
+
+
+def decide_request(
+    text_or_messages: Messages,
+    questions: Sequence[decision_pb2.Question | str],
+    *,
+    min_confidence: float = 0.0,
+    min_label_mass: float = 0.0,
+    calibration: str = "",
+    system: str = "",
+    **options: Unpack[Options],
+) -> execution_pb2.SystemRequest:
+    """Make a DECIDE request.
+
+    Args:
+        text_or_messages: The input, as a text or as messages, which the model sees quoted.
+        questions: Results of `predicate`, `choice` and `score`; a text is a predicate.
+        min_confidence: A decision with less confidence is an abstention.
+        min_label_mass: So is one whose labels have less probability together.
+        calibration: Name of a calibration of the deployment; empty is none.
+        system: System prompt.
+        options: See Options; a decision takes request_id, model and timeout_s.
+    """
+    if isinstance(questions, str):
+        raise TypeError(f"questions is the text {questions!r}: it must be a list of questions")
+    asked = [predicate(one) if isinstance(one, str) else one for one in questions]
+    request = execution_pb2.SystemRequest(
+        mode=execution_pb2.MODE_DECIDE,
+        messages=messages_of(text_or_messages),
+        prompt=prompt_of(system),
+        decisions=decision_pb2.Decisions(
+            questions=asked, min_confidence=min_confidence, min_label_mass=min_label_mass, calibration=calibration
+        ),
+    )
+    return apply_options(request, options)
+
+
+def _described(name: str, answers: Answers) -> list[tuple[str | bool, str]]:
+    if isinstance(answers, str):
+        raise TypeError(f"{name} is the text {answers!r}: it must be a list of answers")
+    if isinstance(answers, Mapping):
+        return list(answers.items())
+    return [(answer, "") for answer in answers]
+
+
 def timeout_of(request: execution_pb2.SystemRequest) -> float:
     """Return the time that the request's hints allow, seconds; 0 without one."""
     return duration_from_proto(request.hints.timeout)
@@ -261,7 +331,8 @@ def messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
     return text_or_messages
 
 
-def _prompt_of(system: str) -> execution_pb2.SystemPrompt | None:
+def prompt_of(system: str) -> execution_pb2.SystemPrompt | None:
+    """Return a system prompt; None for an empty one."""
     if not system:
         return None
     return execution_pb2.SystemPrompt(text=system)

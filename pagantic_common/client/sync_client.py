@@ -78,6 +78,7 @@ class Client:
     chat = _blocking(AsyncClient.chat)
     ask = _blocking(AsyncClient.ask)
     vote = _blocking(AsyncClient.vote)
+    decide = _blocking(AsyncClient.decide)
     execute = _blocking(AsyncClient.execute)
     timeline = _blocking(AsyncClient.timeline)
     get_execution = _blocking(AsyncClient.get_execution)

@@ -155,12 +155,17 @@ def _check_fields(message: Message, where: str) -> None:
             raise InvalidRequest(f"{where} must not carry {name}")
 
 
-def check_turn(messages: Sequence[Message]) -> None:
-    """Raise InvalidRequest unless there is a message, each is well formed, and the last is the user's or a tool's."""
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raise InvalidRequest unless there is a message, and each is well formed."""
     if not messages:
         raise InvalidRequest("messages is empty: send at least one message, the last from the user")
     for position, message in enumerate(messages):
         check_message(message, position)
+
+
+def check_turn(messages: Sequence[Message]) -> None:
+    """Raise InvalidRequest unless there is a message, each is well formed, and the last is the user's or a tool's."""
+    check_messages(messages)
     last = messages[-1].role
     if last not in (Role.USER, Role.TOOL):
         raise InvalidRequest(f"the last message is {last}'s: it must be the user's or a tool result")

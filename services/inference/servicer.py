@@ -14,17 +14,23 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto, usage_to_proto
 from pagantic_common.domain.calls.principal import Scope
 from services.inference.app.models import Models
-from services.inference.app.scoring import score_continuations
+from services.inference.app.scoring import score_branches, score_continuations
 from services.inference.app.tuning import Tuner
-from services.inference.convert.request import counted_chat_from_proto, prompt_from_proto, request_from_proto
+from services.inference.convert.request import (
+    branches_from_proto,
+    counted_chat_from_proto,
+    prompt_from_proto,
+    request_from_proto,
+)
 from services.inference.convert.response import (
+    branches_response_to_proto,
     embed_response_to_proto,
     event_to_proto,
     load_to_proto,
     score_response_to_proto,
     tuner_to_proto,
 )
-from services.inference.core.request_check import check_prompt, check_request
+from services.inference.core.request_check import check_branches, check_prompt, check_request
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -87,9 +93,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         prompt = prompt_from_proto(request)
         check_prompt(prompt)
+        branches = branches_from_proto(request)
+        check_branches(prompt, branches, request.continuations)
         async with self._models.use(request.model) as served:
-            scores, usage = await score_continuations(served.generates(), prompt, request.continuations)
-        return score_response_to_proto(scores, usage)
+            if branches:
+                all_scores, usage = await score_branches(served.weighs(), prompt, branches)
+                return branches_response_to_proto(all_scores, usage, served.info)
+            scores, usage = await score_continuations(served.weighs(), prompt, request.continuations)
+            return score_response_to_proto(scores, usage, served.info)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         async with self._models.use(request.model) as served:

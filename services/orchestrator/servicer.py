@@ -25,9 +25,14 @@ from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatal
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.submission import Submission
-from services.orchestrator.convert.access import audit_record_to_proto, key_to_proto, scopes_from_proto
+from services.orchestrator.convert.access import (
+    audit_record_to_proto,
+    budget_to_proto,
+    key_to_proto,
+    period_from_proto,
+    scopes_from_proto,
+)
 from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
-from services.orchestrator.convert.budget import budget_to_proto, period_from_proto
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto

@@ -120,6 +120,9 @@ class OrchestratorSettings(CallerSettings):
     prompt_folder: Path | None = Field(
         None, description="folder of prompt templates, <name>.txt or <name>.md; empty is none"
     )
+    calibration_folder: Path | None = Field(
+        None, description="folder of calibrations of decisions, <name>.json; empty is none"
+    )
     memory_max_messages: int = Field(
         0, ge=0, description="most stored messages that a model sees of a conversation; 0 is any number"
     )
@@ -278,6 +281,7 @@ class OrchestratorSettings(CallerSettings):
 
     @field_validator(
         "prompt_folder",
+        "calibration_folder",
         "admin_key_file",
         "signing_key_file",
         "journal_url_file",

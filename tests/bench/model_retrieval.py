@@ -106,7 +106,8 @@ def _measure_answerability(client: Client, chosen: Mapping[str, str]) -> None:
     found = fit_calibration(fitted)
     _say(f"answerability: {len(fitted)} examples calibrate, {len(reported)} are reported, {_median(took_s)} each")
     _say(f"slope {found.slope:.3f}, intercept {found.intercept:.3f}")
-    _say(f"Brier score {brier_score(Calibration(), reported):.3f} before, {brier_score(found, reported):.3f} after")
+    before, after = (brier_score(calibration.judge(reported)) for calibration in (Calibration(), found))
+    _say(f"Brier score {before:.3f} before, {after:.3f} after")
     _say(f"area under the curve {area_under_curve(reported):.3f}, of all {area_under_curve(fitted + reported):.3f}")
     for is_answerable in (True, False):
         values = [log_odds for log_odds, label in fitted + reported if label is is_answerable]

@@ -19,6 +19,7 @@ SYSTEM_REQUESTS = (
     {"mode": "MODE_CHAT", "messages": ASKED, "hints": SHORT, "context": CONTEXT},
     {"mode": "MODE_STRUCTURED", "messages": ASKED, "hints": SHORT, "output": CONTRACT},
     {"mode": "MODE_REDUNDANT", "messages": ASKED, "hints": SHORT, "voting": {"n": 3}},
+    {"mode": "MODE_DECIDE", "messages": ASKED, "decisions": {"questions": [{"instructions": "x", "predicate": {}}]}},
     PLAN,
     {
         "mode": "MODE_CHAT",

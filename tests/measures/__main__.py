@@ -32,6 +32,7 @@ MAY_IMPORT_MORE = {
     f"{APP}running.admission": "it decides what becomes of a request: every kind of execution",
     f"{APP}running.driver": MEETS_ALL,
     f"{APP}running.execution": "the scopes that an execution runs in: trace, deadline, correlation, time limit",
+    f"{APP}effects.inferring": MEETS_ALL,
     f"{APP}effects.tools.calling": MEETS_ALL,
     f"{APP}effects.planning": MEETS_ALL,
     f"{APP}effects.preparing": MEETS_ALL,

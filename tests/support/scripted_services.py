@@ -19,7 +19,14 @@ from services.orchestrator.core.model.response import (
     ToolCallRecord,
 )
 from services.orchestrator.core.tools.policy import parse_policy
-from services.orchestrator.ports.services import BuiltContext, CompiledConstraint, OfferedTool, Scores, TokenCount
+from services.orchestrator.ports.services import (
+    BuiltContext,
+    CompiledConstraint,
+    OfferedTool,
+    QuestionScores,
+    Scores,
+    TokenCount,
+)
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
 
@@ -39,6 +46,7 @@ class ScriptedInference:
         self.stopped = asyncio.Event()
         self.window = 8192
         self.logprobs = (-2.0, -1.0)
+        self.label_logprobs = None
         self.counted = []
         self.hinted = []
 
@@ -79,6 +87,17 @@ class ScriptedInference:
         if isinstance(self.logprobs, Exception):
             raise self.logprobs
         return Scores(self.logprobs, TokenUsage(prompt_tokens=10))
+
+    async def decide(self, command, hints):
+        """Give each label of a question half of the probability of the one before, or the scripted `label_logprobs`."""
+        self.commands.append(command)
+        self.hinted.append(hints)
+        if isinstance(self.label_logprobs, Exception):
+            raise self.label_logprobs
+        found = self.label_logprobs or [
+            tuple(-0.7 * (place + 1) for place in range(len(question.labels))) for question in command.questions
+        ]
+        return QuestionScores(tuple(found), TokenUsage(prompt_tokens=10, cached_prompt_tokens=4), "scripted")
 
     async def sample(self, command, _hints):
         """Give the outputs as candidates in turn; an exception is raised; the usage of all comes last."""

@@ -60,7 +60,7 @@ def request_of(
     """
     if form.modalities and form.modalities != ["text"]:
         raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
-    request = _extension(form.pagantic or {})
+    request = read_extension(form.pagantic or {})
     request.messages.extend(messages_of(form.messages, earlier_calls))
     _set_output(request, form)
     _set_tools(request, form)
@@ -71,13 +71,19 @@ def request_of(
         request.mode = execution_pb2.MODE_CHAT
         if request.output.schema_json:
             request.mode = execution_pb2.MODE_STRUCTURED
-    asked_s = request.hints.timeout.ToMilliseconds() / 1000
-    if not asked_s or asked_s > call_s:
-        request.hints.timeout.CopyFrom(duration_to_proto(call_s))
+    bound_time(request, call_s)
     return request
 
 
-def _extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
+def bound_time(request: execution_pb2.SystemRequest, call_s: float) -> None:
+    """Let a request take at most so long, seconds."""
+    asked_s = request.hints.timeout.ToMilliseconds() / 1000
+    if not asked_s or asked_s > call_s:
+        request.hints.timeout.CopyFrom(duration_to_proto(call_s))
+
+
+def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
+    """Return the SystemRequest that the field `pagantic` of a form has as JSON; raises InvalidRequest."""
     if "messages" in fields:
         raise InvalidRequest("pagantic.messages is set: the messages are those of the request itself")
     try:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
+MAX_LOG_ODDS: Final = 700.0  # its exponential is a double
 MAX_STEPS: Final = 100
 MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9
 RIDGE: Final = 1e-12  # keeps the matrix of a step invertible
 
+BINS: Final = 10
+
 Example = tuple[float, bool]  # the log-odds that a model gave, and what was right
+Judged = tuple[float, bool]  # the probability that a model gave, and what was right
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,10 @@ class Calibration:
     def probability_of(self, log_odds: float) -> float:
         """Return the probability of yes for a model's log-odds of yes over no."""
         return probability_of(self.slope * log_odds + self.intercept)
+
+    def judge(self, examples: Sequence[Example]) -> list[Judged]:
+        """Return the probabilities of examples."""
+        return [(self.probability_of(log_odds), is_right) for log_odds, is_right in examples]
 
 
 def probability_of(log_odds: float) -> float:
@@ -100,13 +108,28 @@ def _loss_of(line: Calibration, points: Sequence[tuple[float, float]]) -> float:
     return loss
 
 
-def brier_score(calibration: Calibration, examples: Sequence[Example]) -> float:
-    """Return the mean squared distance of the probabilities from the labels; 0 is best, 0.25 a coin. Needs examples."""
-    return sum((calibration.probability_of(odds) - is_right) ** 2 for odds, is_right in examples) / len(examples)
+def brier_score(judged: Sequence[Judged]) -> float:
+    """Return the mean squared distance of the probabilities from the labels; 0 is best, 0.25 a coin. Needs a label."""
+    return sum((probability - is_right) ** 2 for probability, is_right in judged) / len(judged)
+
+
+def expected_calibration_error(judged: Sequence[Judged]) -> float:
+    """Return how far probabilities are from the share that is right, on average over 10 bins of equal width.
+
+    Naeini, Cooper and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning" (2015). Needs
+    a label.
+    """
+    bins: dict[int, list[Judged]] = {}
+    for probability, is_right in judged:
+        bins.setdefault(min(int(probability * BINS), BINS - 1), []).append((probability, is_right))
+    distances = (abs(sum(probability - is_right for probability, is_right in own)) for own in bins.values())
+    return sum(distances) / len(judged)
 
 
 def area_under_curve(examples: Sequence[Example]) -> float | None:
-    """Return the chance that an example that is right has higher log-odds than one that is not; a tie is half.
+    """Return the chance that an example that is right has more than one that is not, of odds or of probability.
+
+    A tie counts half.
 
     0.5 is a guess. Returns None for labels of one kind.
     """
@@ -124,3 +147,42 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
         points += right * (2 * negatives_below + wrong)
         negatives_below += wrong
     return points / (2 * positives * negatives)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCalibration:
+    """A calibration of answers by their labels, fitted to the answers of one model."""
+
+    model: str
+    lines: Mapping[str, Calibration]
+
+    def shares_of(self, labels: Sequence[str], logprobs: Sequence[float]) -> tuple[float, ...]:
+        """Return the probabilities of labels, each scaled on its own, then all together; their sum is 1.
+
+        Raises KeyError for a label that has no line.
+        """
+        log_odds = one_against_rest(logprobs)
+        scaled = [self.lines[label].probability_of(odds) for label, odds in zip(labels, log_odds, strict=True)]
+        total = math.fsum(scaled)
+        if total == 0:
+            return shares_of(logprobs)
+        return tuple(share / total for share in scaled)
+
+
+def shares_of(logprobs: Sequence[float]) -> tuple[float, ...]:
+    """Return each probability as a share of all; their sum is 1. At least one logarithm must be finite."""
+    best = max(logprobs)
+    weights = [math.exp(logprob - best) for logprob in logprobs]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def one_against_rest(logprobs: Sequence[float]) -> tuple[float, ...]:
+    """Return the log-odds of each of at least two probabilities against the sum of the others, within MAX_LOG_ODDS."""
+    odds = []
+    for index, logprob in enumerate(logprobs):
+        others = [other for position, other in enumerate(logprobs) if position != index]
+        best = max(others)
+        rest = best + math.log(math.fsum(math.exp(other - best) for other in others))
+        odds.append(max(-MAX_LOG_ODDS, min(logprob - rest, MAX_LOG_ODDS)))
+    return tuple(odds)

@@ -104,6 +104,14 @@ class Generation:
         self._check_size(prompt)
         return await self.preparation.run(self._requests.tokenize, prompt)
 
+    async def ending_tokens(
+        self, prompt: ChatPrompt | str, endings: Sequence[str]
+    ) -> tuple[list[int], list[list[int]]]:
+        """Return what endings of a prompt have in common, and each from there on, as the model sees them."""
+        self._check_size(prompt)
+        self.preparation.check_text("an ending of the prompt", max(endings, key=len))
+        return await self.preparation.run(self._requests.tokenize_endings, prompt, endings)
+
     def shared_length(self, tokens: Sequence[int]) -> int:
         """Return how many of a prompt's first tokens all tenants share in the cache."""
         return self._requests.shared_length(tokens)

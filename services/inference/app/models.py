@@ -44,6 +44,10 @@ class ServedModel:
         """Return the generation of text; raises InvalidRequest for another kind of model."""
         return self._work_of(Generation, "generates no text")
 
+    def weighs(self) -> Generation:
+        """Return the generation whose engine tells probabilities of given text; raises InvalidRequest without one."""
+        return self._work_of(Generation, "tells no probabilities of given text: name a model that this service loads")
+
     def embeds(self) -> Embedding:
         """Return the embedding of texts; raises InvalidRequest for another kind of model."""
         return self._work_of(Embedding, "makes no embeddings")

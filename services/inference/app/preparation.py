@@ -84,7 +84,12 @@ class Preparation:
         """Return the tokens of each text."""
         for position, text in enumerate(texts):
             self.check_text(f"texts[{position}]", text)
-        return await self.run(self._count, texts)
+        return [len(tokens) for tokens in await self.run(self._tokenize_all, texts)]
+
+    async def tokenize_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Split each text into token ids, without special tokens."""
+        self.check_text("a text", max(texts, key=len))
+        return await self.run(self._tokenize_all, texts)
 
     async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens; raises InvalidRequest for more than the context window holds."""
@@ -100,8 +105,8 @@ class Preparation:
         self._is_closing = True
         await asyncio.to_thread(self._threads.shutdown)
 
-    def _count(self, texts: Iterable[str]) -> list[int]:
-        return [len(self._tokenizer.tokenize(text, add_special=False, parse_special=False)) for text in texts]
+    def _tokenize_all(self, texts: Iterable[str]) -> list[list[int]]:
+        return [self._tokenizer.tokenize(text, add_special=False, parse_special=False) for text in texts]
 
     def _end(self, _call: asyncio.Future[Any]) -> None:
         self._pending -= 1

@@ -60,6 +60,10 @@ class RequestPreparer:
         """Return a prompt as the model sees it."""
         return self._prompts.tokenize(prompt).tokens
 
+    def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
+        """Return what endings of a prompt have in common, and each from there on, as the model sees them."""
+        return self._prompts.tokenize_endings(prompt, endings)
+
     def shared_length(self, tokens: Sequence[int]) -> int:
         """Return how many of a prompt's first tokens all tenants share in the cache."""
         return self._shared.shared_length(tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.dialect import VERBATIM, dialect_of
 from services.inference.core.generation import ChatPrompt, ReasoningMode
 from services.inference.core.prompts.chat import template_input, with_joined_system
-from services.inference.core.prompts.control_text import ControlTextGuard
+from services.inference.core.prompts.control_text import PLACE, ControlTextGuard
 from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
@@ -46,13 +47,27 @@ class PromptTokenizer:
             text = self._render(guard.hide(rendered.messages), guard.hide(rendered.tools), _THINKS.get(reasoning))
         except RecursionError:
             raise InvalidRequest("a tool call's arguments or a tool's parameters are nested too deeply") from None
-        tokens = [
-            token
-            for part, is_markup in guard.split(text)
-            for token in self._engine.tokenize(part, add_special=False, parse_special=is_markup)
-        ]
+        tokens = self._tokens_of(guard, text)
         form = AnswerForm(self._dialect.after(text), rendered.tool_names, prompt.tool_choice.is_enforced)
         return PromptTokens(tokens, form)
+
+    def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
+        """Return the tokens that all endings of a prompt have before them, and those from each ending on.
+
+        A conversation is rendered once, and its last message gets the endings. Raises InvalidRequest for a conversation
+        that the template refuses, or whose last message it leaves out.
+        """
+        if isinstance(prompt, str):
+            return self.tokenize(prompt).tokens, [self._tokenize(ending, is_markup=False) for ending in endings]
+        guard = ControlTextGuard(self._engine.vocabulary.control_texts)
+        messages = guard.hide(template_input(prompt, knows_tools=self._template.knows_tools).messages)
+        messages[-1]["content"] += PLACE
+        before, *after = self._render(messages, [], _THINKS[ReasoningMode.OFF]).split(PLACE)
+        if len(after) != 1:
+            raise InvalidRequest(
+                "the model's chat template does not show the last message once: it cannot have several endings"
+            )
+        return self._tokens_of(guard, before), [self._tokens_of(guard, guard.hide(one) + after[0]) for one in endings]
 
     def system_prefix(self, text: str) -> list[int]:
         """Return the tokens with which conversations begin whose system message is a text, or continues it."""
@@ -62,6 +77,14 @@ class PromptTokenizer:
         ]
         first = prompts[0]
         return first[: min(common_length(first, other, len(first)) for other in prompts)]
+
+    def _tokens_of(self, guard: ControlTextGuard, rendered: str) -> list[int]:
+        return [
+            token for part, is_markup in guard.split(rendered) for token in self._tokenize(part, is_markup=is_markup)
+        ]
+
+    def _tokenize(self, text: str, *, is_markup: bool) -> list[int]:
+        return self._engine.tokenize(text, add_special=False, parse_special=is_markup)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
         """Render a conversation; if the template refuses later system messages, join them at the beginning."""

@@ -22,6 +22,7 @@ from services.inference.core.generation import (
     Reasoning,
     ReasoningMode,
     Sampling,
+    ScoreBranch,
 )
 
 _SAMPLING_FIELDS = (
@@ -78,6 +79,11 @@ def prompt_from_proto(
             return chat_prompt_from_proto(request.chat)
         case _:
             return request.text
+
+
+def branches_from_proto(request: inference_service_pb2.ScoreRequest) -> list[ScoreBranch]:
+    """Decode the endings of a prompt with their continuations."""
+    return [ScoreBranch(branch.ending, tuple(branch.continuations)) for branch in request.branches]
 
 
 def counted_chat_from_proto(request: inference_service_pb2.CountTokensRequest) -> ChatPrompt | None:

@@ -10,8 +10,9 @@ from pagantic_common.codec.messages import (
     tool_call_to_proto,
     usage_to_proto,
 )
+from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.domain.usage import TokenUsage
-from services.inference.app.scoring import Score
+from services.inference.app.scoring import BranchScores
 from services.inference.app.tuning import Tuner
 from services.inference.app.workload import Load
 from services.inference.core.embedding import Vectors
@@ -107,18 +108,33 @@ def tuner_to_proto(tuner: Tuner, loaded: Sequence[str]) -> inference_service_pb2
     return reply
 
 
-def score_response_to_proto(scores: Sequence[Score], usage: TokenUsage) -> inference_service_pb2.ScoreResponse:
-    """Encode scores."""
+def score_response_to_proto(
+    scores: BranchScores, usage: TokenUsage, model: ModelInfo
+) -> inference_service_pb2.ScoreResponse:
+    """Encode the scores of a prompt's continuations."""
     return inference_service_pb2.ScoreResponse(
-        scores=[
-            inference_service_pb2.ContinuationScore(
-                logprob=sum(token.logprob for token in score.tokens),
-                tokens=[_logprob_to_proto(token) for token in score.tokens],
-            )
-            for score in scores
-        ],
-        usage=usage_to_proto(usage),
+        scores=_scores_to_proto(scores), usage=usage_to_proto(usage), model=model_info_to_proto(model)
     )
+
+
+def branches_response_to_proto(
+    branches: Sequence[BranchScores], usage: TokenUsage, model: ModelInfo
+) -> inference_service_pb2.ScoreResponse:
+    """Encode the scores of the continuations of each branch."""
+    return inference_service_pb2.ScoreResponse(
+        branches=[inference_service_pb2.BranchScores(scores=_scores_to_proto(scores)) for scores in branches],
+        usage=usage_to_proto(usage),
+        model=model_info_to_proto(model),
+    )
+
+
+def _scores_to_proto(scores: BranchScores) -> list[inference_service_pb2.ContinuationScore]:
+    return [
+        inference_service_pb2.ContinuationScore(
+            logprob=sum(token.logprob for token in score), tokens=[_logprob_to_proto(token) for token in score]
+        )
+        for score in scores
+    ]
 
 
 def embed_response_to_proto(vectors: Vectors, usage: TokenUsage) -> inference_service_pb2.EmbedResponse:

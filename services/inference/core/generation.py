@@ -127,6 +127,14 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreBranch:
+    """An ending of a prompt, and the continuations to weigh after it."""
+
+    ending: str
+    continuations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token, its bytes, and the natural logarithm of its probability before any mask, penalty or temperature."""
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
-from pagantic_common.domain.messages import ToolDefinition, check_message
+from pagantic_common.domain.messages import Role, ToolDefinition, check_message
 from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.inference.core.generation import ChatPrompt, InferenceRequest, Sampling
+from services.inference.core.generation import ChatPrompt, InferenceRequest, Sampling, ScoreBranch
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
@@ -53,6 +53,20 @@ def check_prompt(prompt: ChatPrompt | str) -> None:
             raise InvalidRequest(f"two tools are named {tool.name!r}")
         names.add(tool.name)
         _check_parameters(tool)
+
+
+def check_branches(prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], continuations: Sequence[str]) -> None:
+    """Raise InvalidRequest for branches beside continuations, or of a prompt that cannot have endings."""
+    if not branches:
+        return
+    if continuations:
+        raise InvalidRequest("continuations and branches are both set: send one of them")
+    if isinstance(prompt, str):
+        return
+    if prompt.tools or prompt.messages[-1].role is not Role.USER:
+        raise InvalidRequest(
+            "branches end a user's message: leave chat.tools empty, and let a user's message be the last"
+        )
 
 
 def check_sampling(sampling: Sampling) -> None:

@@ -24,7 +24,7 @@ from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from pagantic_common.rpc.waiting_line import Place, WaitingLine
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
-from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import (
     CandidateOutput,
@@ -33,11 +33,12 @@ from services.orchestrator.core.model.response import (
     TokenLogprob,
     ToolCallPiece,
 )
-from services.orchestrator.ports.services import Scores, TokenCount
+from services.orchestrator.ports.services import QuestionScores, Scores, TokenCount
 
 BUSY_RETRY_S = 2.0
 MAX_LINES = 64  # one for each model, and callers may name any
 COUNT_TIMEOUT_S = 10.0
+MAX_LABELS = 8192  # of one call of Score
 
 
 @dataclass(slots=True)
@@ -209,6 +210,28 @@ class GrpcInference:
         """Return how probable each beginning of the answer is."""
         reply = await self._peer.call_unary(self._stub.Score, _score_request(command, hints, continuations))
         return Scores(tuple(score.logprob for score in reply.scores), usage_from_proto(reply.usage))
+
+    async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
+        """Ask for all questions; those with very many labels together in several calls, which share the cache."""
+        replies = [
+            await self._peer.call_unary(self._stub.Score, request) for request in _decide_requests(command, hints)
+        ]
+        logprobs = [tuple(score.logprob for score in branch.scores) for reply in replies for branch in reply.branches]
+        usage = sum((usage_from_proto(reply.usage) for reply in replies), TokenUsage())
+        return QuestionScores(tuple(logprobs), usage, replies[0].model.name)
+
+
+def _decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:
+    chat = generation_pb2.ChatPrompt(messages=[message_to_proto(message) for message in command.messages])
+    requests: list[inference_service_pb2.ScoreRequest] = []
+    labels = MAX_LABELS
+    for question in command.questions:
+        labels += len(question.labels)
+        if labels > MAX_LABELS:
+            requests.append(inference_service_pb2.ScoreRequest(model=hints.model, chat=chat))
+            labels = len(question.labels)
+        requests[-1].branches.add(ending=question.ending, continuations=question.labels)
+    return requests
 
 
 def _score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:

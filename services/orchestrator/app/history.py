@@ -13,9 +13,8 @@ from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.model.kept import check_metadata
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
-from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS
+from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS, check_metadata
 from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
     ExecutionRecord,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.plans.planning import Planner
@@ -26,7 +27,7 @@ class Services:
 
     `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `max_offered_tool_bytes`
     bounds the registered tools that a model is offered unless the request names them; 0 is no bound. `custom_steps` are
-    the kinds of steps that the deployment registered, by name.
+    the kinds of steps that the deployment registered, by name; `calibrations` are its calibrations of decisions.
     """
 
     inference: InferencePort
@@ -41,3 +42,4 @@ class Services:
     tool_policy: ToolPolicy = ToolPolicy()
     max_offered_tool_bytes: int = 0
     custom_steps: Mapping[str, CustomStep] = field(default_factory=dict)
+    calibrations: Mapping[str, LabelCalibration] = field(default_factory=dict)

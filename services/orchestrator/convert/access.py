@@ -1,4 +1,4 @@
-"""API keys <-> proto, and records of the audit."""
+"""API keys, budgets and records of the audit <-> proto."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from pagantic.orchestrator.v1 import audit_pb2, key_pb2
+from pagantic.orchestrator.v1 import audit_pb2, budget_pb2, key_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import encode_optional
 from pagantic_common.domain.calls.api_keys import StoredKey
@@ -14,8 +14,10 @@ from pagantic_common.domain.calls.audit import AuditRecord, Decision
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.lifecycle import timestamp_to_proto
+from services.orchestrator.core.budget import MICRO, Budget, Period
 
 _SCOPES = EnumCodec(key_pb2.KeyScope, Scope, "KEY_SCOPE_", unknown=None)
+_PERIODS = EnumCodec(budget_pb2.BudgetPeriod, Period, "BUDGET_PERIOD_", unknown=None)
 _DECISIONS = EnumCodec(audit_pb2.AuditDecision, Decision, "AUDIT_DECISION_", unknown=None)
 MAX_TIME_US = 253_402_300_799_999_999  # the last moment that a Timestamp has
 _MEMBERS = {member.value: member for member in Decision}
@@ -66,3 +68,28 @@ def audit_record_to_proto(record: AuditRecord) -> audit_pb2.AuditRecord:
 
 def _moment(seconds: float) -> Timestamp:
     return timestamp_to_proto(datetime.fromtimestamp(seconds, UTC))
+
+
+def period_from_proto(number: int) -> Period:
+    """Decode a period; raises InvalidRequest for one that is not known."""
+    period = _PERIODS.from_proto(number)
+    if period is None:
+        raise InvalidRequest("period is unspecified or not known")
+    return period
+
+
+def budget_to_proto(budget: Budget) -> budget_pb2.Budget:
+    """Encode a budget."""
+    encoded = budget_pb2.Budget(
+        tenant=budget.account.tenant,
+        subject=budget.account.subject,
+        period=_PERIODS.to_proto(budget.period),
+        granted_tokens=budget.granted.tokens,
+        granted_cost_usd=budget.granted.micro_usd / MICRO,
+        period_start=timestamp_to_proto(datetime.fromtimestamp(budget.period_start, UTC)),
+    )
+    if budget.max_tokens is not None:
+        encoded.max_tokens = budget.max_tokens
+    if budget.max_micro_usd is not None:
+        encoded.max_cost_usd = budget.max_micro_usd / MICRO
+    return encoded

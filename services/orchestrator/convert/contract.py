@@ -1,16 +1,19 @@
-"""Output contracts, rules and retry policies <-> proto."""
+"""Output contracts, rules, and policies of retries and votes <-> proto."""
 
 from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.orchestrator.v1 import plan_pb2
+from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.citations import citations_from_proto, citations_to_proto
+from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.retry import DEFAULT_MAX_RETRIES, RetryPolicy
+from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
+_STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
 _BACKOFF_KINDS = frozenset(plan_pb2.BackoffKind.values())
 _SCHEMA_IN_PROMPT = {
     contract_pb2.SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.AUTO,
@@ -90,3 +93,16 @@ def retry_to_proto(retry: RetryPolicy) -> plan_pb2.RetryPolicy:
     if retry.is_exponential:
         kind = plan_pb2.BACKOFF_KIND_EXPONENTIAL
     return plan_pb2.RetryPolicy(max_retries=retry.max_retries, backoff=duration_to_proto(retry.backoff_s), kind=kind)
+
+
+def voting_from_proto(voting: execution_pb2.Voting) -> Voting:
+    """Decode how to vote; raises InvalidRequest for an unknown strategy."""
+    strategy = _STRATEGIES.from_proto(voting.strategy)
+    if strategy is None and voting.strategy != execution_pb2.VOTING_STRATEGY_UNSPECIFIED:
+        raise InvalidRequest(f"voting.strategy {voting.strategy} is not known")
+    return Voting(
+        n=voting.n or DEFAULT_REPLICAS,
+        strategy=strategy or Strategy.MAJORITY,
+        min_agreement=voting.min_agreement,
+        early_stop=voting.early_stop,
+    )

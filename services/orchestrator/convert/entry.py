@@ -11,7 +11,16 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from pagantic_common.domain.messages import Message
-from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, Planned, PlanRan, Sampled, ToolsRan
+from services.orchestrator.core.execution.inputs import (
+    Decided,
+    Enforced,
+    Failed,
+    Inferred,
+    Planned,
+    PlanRan,
+    Sampled,
+    ToolsRan,
+)
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.prepared import Prepared
@@ -27,6 +36,7 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         "Prepared": Prepared,
         "Inferred": Inferred,
         "Sampled": Sampled,
+        "Decided": Decided,
         "ToolsRan": ToolsRan,
         "Enforced": Enforced,
         "Planned": Planned,

@@ -16,7 +16,8 @@ from services.orchestrator.convert.approval import action_to_proto
 from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to_proto
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.model.kept import KeptRequest, check_metadata
+from services.orchestrator.core.model.request import KeptRequest
+from services.orchestrator.core.model.request_check import check_metadata
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 from services.orchestrator.ports.services import ConfiguredTemplate
 

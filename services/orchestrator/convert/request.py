@@ -21,7 +21,13 @@ from pagantic_common.codec.messages import (
 )
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.approval import policy_from_proto
-from services.orchestrator.convert.contract import output_from_proto, retry_from_proto, rule_from_proto
+from services.orchestrator.convert.contract import (
+    output_from_proto,
+    retry_from_proto,
+    rule_from_proto,
+    voting_from_proto,
+)
+from services.orchestrator.convert.decision import decisions_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
@@ -45,12 +51,10 @@ from services.orchestrator.core.model.retrieval import (
     SearchOptions,
     WeightedScorer,
 )
-from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 SCORE_FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, ScoreFusion, "SCORE_FUSION_", unknown=None)
 _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
-_STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
 _FUSIONS: Mapping[int, Fusion] = {number: Fusion(name) for name, number in policy_pb2.Fusion.items()}
 _ROLES = frozenset(policy_pb2.ContextRole.values())
@@ -83,13 +87,14 @@ def request_from_proto(
         rules=tuple(rule_from_proto(rule) for rule in request.rules),
         semantic_intent=request.semantic_intent,
         retry=retry_from_proto(request.retry),
-        voting=_voting_from_proto(request.voting),
+        voting=voting_from_proto(request.voting),
         plan=decode_optional(request, "plan", plan_from_proto),
         tenant=account.tenant,
         subject=account.subject,
         client_tools=tuple(tool_definition_from_proto(tool) for tool in request.client_tools),
         tool_policy=policy_from_proto(request.tool_rules),
         is_background=request.background,
+        decisions=decode_optional(request, "decisions", decisions_from_proto),
     )
 
 
@@ -260,15 +265,3 @@ def _ranking_from_proto(rerank: policy_pb2.RerankPolicy) -> RankingOptions:
 
 def _scorer_of(rerank: policy_pb2.RerankPolicy) -> str:
     return rerank.scorer
-
-
-def _voting_from_proto(voting: execution_pb2.Voting) -> Voting:
-    strategy = _STRATEGIES.from_proto(voting.strategy)
-    if strategy is None and voting.strategy != execution_pb2.VOTING_STRATEGY_UNSPECIFIED:
-        raise InvalidRequest(f"voting.strategy {voting.strategy} is not known")
-    return Voting(
-        n=voting.n or DEFAULT_REPLICAS,
-        strategy=strategy or Strategy.MAJORITY,
-        min_agreement=voting.min_agreement,
-        early_stop=voting.early_stop,
-    )

@@ -27,6 +27,7 @@ from pagantic_common.codec.validation import (
     violation_from_proto,
     violation_to_proto,
 )
+from services.orchestrator.convert.decision import decision_from_proto, decision_to_proto
 from services.orchestrator.convert.inference import (
     finish_reason_to_proto,
     logprob_from_proto,
@@ -79,6 +80,7 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         error=encode_optional(response.failure, failure_to_proto),
         citations=[_citation_to_proto(citation) for citation in response.citations],
         not_in_sources=response.not_in_sources,
+        decisions=[decision_to_proto(decision) for decision in response.decisions],
     )
 
 
@@ -106,6 +108,7 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         tool_calls=tuple(tool_call_from_proto(call) for call in encoded.tool_calls),
         citations=tuple(_citation_from_proto(citation) for citation in encoded.citations),
         not_in_sources=optional(encoded, "not_in_sources"),
+        decisions=tuple(decision_from_proto(decision) for decision in encoded.decisions),
     )
 
 

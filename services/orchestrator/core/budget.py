@@ -19,7 +19,7 @@ from math import ceil
 from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd
-from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 
@@ -217,6 +217,19 @@ def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, con
     return amount_of(TokenUsage(prompt_tokens=prompt, output_tokens=candidates * output), prices)
 
 
+def decision_bound(command: Decide, prices: Prices | None, context_window: int) -> Amount:
+    """Return the most that decisions can use: each question is a prompt of its own after what they have in common.
+
+    The template ends the user's message and begins the answer after each question. Nothing is decoded.
+    """
+    common = _prompt_bound(command)
+    if context_window:
+        common = min(common, context_window)
+    texts = [text for question in command.questions for text in (question.ending, *question.labels)]
+    prompt = common + sum(len(text.encode()) for text in texts) + 2 * MESSAGE_TOKENS * len(command.questions)
+    return amount_of(TokenUsage(prompt_tokens=prompt), prices)
+
+
 def judge_bound(text: str, intent: str) -> TokenUsage:
     """Return the most that the judgement of a text can use."""
     prompt = len(text.encode()) + len(intent.encode()) + TEMPLATE_TOKENS
@@ -229,7 +242,7 @@ def amount_of(usage: TokenUsage, prices: Prices | None) -> Amount:
     return Amount(usage.prompt_tokens + usage.output_tokens, ceil(cost * MICRO))
 
 
-def _prompt_bound(command: Infer | Sample) -> int:
+def _prompt_bound(command: Infer | Sample | Decide) -> int:
     texts = [text for message in command.messages for text in (message.content, message.reasoning)]
     texts += [call.arguments_json + call.name for message in command.messages for call in message.tool_calls]
     count = len(command.messages)

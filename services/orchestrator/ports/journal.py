@@ -17,9 +17,8 @@ from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
-from services.orchestrator.core.model.kept import KeptRequest
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
-from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page

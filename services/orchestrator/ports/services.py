@@ -11,7 +11,7 @@ from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolDe
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import Hints, Request, TemplateCall
@@ -77,6 +77,15 @@ class Scores:
     usage: TokenUsage = TokenUsage()
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionScores:
+    """The natural logarithms of the probabilities of each question's labels, the usage, and the model that served."""
+
+    logprobs: tuple[tuple[float, ...], ...]
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+
+
 # The function of a registered kind of step: (text of its input, parameters) -> text. It must be idempotent, because it
 # may run again after a failure or an interruption.
 Report = Callable[[ToolProgress], Awaitable[None]]
@@ -111,6 +120,9 @@ class InferencePort(Protocol):
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
         """Return how probable each beginning of the answer is, without decoding one."""
+
+    async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
+        """Return how probable the labels of each question are, without decoding one."""
 
 
 class PromptProvider(Protocol):

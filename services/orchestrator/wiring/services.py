@@ -12,6 +12,7 @@ from pagantic_common.rpc.access.tls.certificates import read_certificates
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.access.key_files import tenant_credentials
+from services.orchestrator.adapters.calibration_folder import read_calibrations
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_inference import GrpcInference
@@ -81,4 +82,5 @@ def services_of(
         tool_policy=settings.tool_policy,
         max_offered_tool_bytes=settings.max_offered_tool_bytes,
         custom_steps=custom_steps,
+        calibrations=read_calibrations(settings.calibration_folder),
     )

@@ -208,10 +208,88 @@ async def test_continuations_are_scored_over_one_prompt(inference):
     assert reply.scores[0].logprob == pytest.approx(0.0, abs=1e-3)
     assert reply.scores[1].logprob == pytest.approx(-CERTAIN, abs=1e-3)
     assert computed(engine) <= len("say ") + len("hell") + len("hel") + 1
+    assert reply.usage.prompt_tokens == len("say ") + len("hell")  # "hel" begins both
     with pytest.raises(InvalidRequest, match="65 continuations"):
         await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["y"] * 65))
     with pytest.raises(InvalidRequest, match="prompt is not set"):
         await call_unary("inference", stub.Score, pb.ScoreRequest(continuations=["y"]))
+
+
+def branches(count, *continuations):
+    return [pb.ScoreBranch(ending=f"question {number}?", continuations=continuations) for number in range(count)]
+
+
+async def test_branches_share_what_they_begin_with_and_read_labels_of_one_token_from_one_row(inference):
+    engine = ScriptedEngine("Yes")
+    stub = await inference(engine)
+    request = pb.ScoreRequest(chat=chat("text. ").chat, branches=branches(30, "Y", "N"))
+    reply = await call_unary("inference", stub.Score, request)
+    common = len("user: text. question ")
+    assert len(reply.branches) == 30
+    for branch in reply.branches:
+        yes, no = branch.scores
+        assert (len(yes.tokens), len(no.tokens)) == (1, 1)
+        assert yes.logprob == pytest.approx(0.0, abs=1e-3)
+        assert no.logprob == pytest.approx(-CERTAIN, abs=1e-3)
+    tails = sum(len(f"{number}?\nassistant: ") for number in range(30))
+    assert (reply.usage.prompt_tokens, reply.model.name) == (common + tails, engine.model.name)
+    assert computed(engine) <= common + tails  # endings that begin alike share that, too, while they are read
+    assert max(map(len, engine.batches)) >= 4
+
+
+async def test_labels_of_several_tokens_are_scored_whole(inference):
+    engine = ScriptedEngine("017")
+    stub = await inference(engine)
+    labels = [f"{number:03}" for number in range(1, 31)]
+    request = pb.ScoreRequest(text="pick ", branches=[pb.ScoreBranch(ending="one: ", continuations=labels)])
+    [branch] = (await call_unary("inference", stub.Score, request)).branches
+    best = max(range(30), key=lambda index: branch.scores[index].logprob)
+    assert labels[best] == "017"
+    assert branch.scores[best].logprob == pytest.approx(0.0, abs=1e-3)
+
+
+async def test_the_cells_of_endings_are_given_back_and_the_prompt_is_kept(inference):
+    engine = ScriptedEngine("Yes")
+    stub = await inference(engine)
+    for _ in range(2):
+        request = pb.ScoreRequest(chat=chat("some longer text. ").chat, branches=branches(12, "Y"))
+        reply = await call_unary("inference", stub.Score, request)
+    common = len("user: some longer text. question ")
+    assert reply.usage.cached_prompt_tokens == common
+    assert (await call_unary("inference", stub.GetLoad, pb.GetLoadRequest())).kv_used_tokens <= common
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (pb.ScoreRequest(text="x", branches=branches(401, "Y")), "401 branches: there must be 1 to 400"),
+        (pb.ScoreRequest(text="x", branches=branches(1)), "a branch has 0 continuations"),
+        (pb.ScoreRequest(text="x", branches=branches(1, *"Y" * 257)), "a branch has 257 continuations"),
+        (pb.ScoreRequest(text="x", branches=branches(33, *"Y" * 256)), "8448 continuations together, at most 8192"),
+        (pb.ScoreRequest(text="x", continuations=["a"], branches=branches(1, "Y")), "both set"),
+        (
+            pb.ScoreRequest(
+                chat=generation_pb2.ChatPrompt(
+                    messages=[message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, content="x")]
+                ),
+                branches=branches(1, "Y"),
+            ),
+            "let a user's message be the last",
+        ),
+    ],
+)
+async def test_branches_that_cannot_be_scored_are_refused_with_the_limit(inference, request_, words):
+    stub = await inference(ScriptedEngine())
+    with pytest.raises(InvalidRequest, match=words):
+        await call_unary("inference", stub.Score, request_)
+
+
+async def test_marks_of_our_own_in_a_text_are_plain_characters(inference):
+    stub = await inference(ScriptedEngine("Yes"), template="{% for m in messages %}{{ m.content | trim }}{% endfor %}|")
+    ending = "\ue002 \ue0000\ue001"
+    request = pb.ScoreRequest(chat=chat("a \ue002").chat, branches=[pb.ScoreBranch(ending=ending, continuations=["Y"])])
+    reply = await call_unary("inference", stub.Score, request)
+    assert reply.usage.prompt_tokens == len(f"a \ue002{ending}|".encode())
 
 
 async def test_a_failing_step_fails_the_score_with_its_own_error(inference):

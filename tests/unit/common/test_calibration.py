@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from pagantic_common.domain.text.calibration import (
     MAX_SCALING,
     Calibration,
+    LabelCalibration,
     area_under_curve,
     brier_score,
     fit_calibration,
+    one_against_rest,
     probability_of,
+    shares_of,
 )
 
 log_odds = st.floats(-1e6, 1e6)
@@ -91,7 +94,7 @@ def test_there_is_no_fit_without_examples():
 
 def test_a_brier_score_is_the_mean_squared_distance():
     pairs = [(0.0, True), (0.0, False), (math.inf, True)]
-    assert brier_score(Calibration(), pairs) == pytest.approx((0.25 + 0.25 + 0) / 3)
+    assert brier_score(Calibration().judge(pairs)) == pytest.approx((0.25 + 0.25 + 0) / 3)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +153,29 @@ def test_the_area_of_as_many_labels_as_there_may_be_compares_no_pairs():
     count = 2000
     area_under_curve([(Odds(number), number % 2 == 0) for number in range(count)])
     assert compared < 100 * count
+
+
+LOGPROBS = st.lists(st.floats(-900, 0), min_size=2, max_size=8)
+
+
+@given(LOGPROBS)
+def test_a_calibration_that_changes_nothing_gives_the_shares(logprobs):
+    labels = [str(number) for number in range(len(logprobs))]
+    shares = LabelCalibration("m", dict.fromkeys(labels, Calibration())).shares_of(labels, logprobs)
+    assert shares == pytest.approx(shares_of(logprobs), abs=1e-12)
+    assert sum(shares) == pytest.approx(1)
+
+
+@given(LOGPROBS, st.floats(-1000, 1000), st.floats(-1000, 1000))
+def test_calibrated_shares_are_probabilities_for_any_line(logprobs, slope, intercept):
+    labels = [str(number) for number in range(len(logprobs))]
+    shares = LabelCalibration("m", dict.fromkeys(labels, Calibration(slope, intercept))).shares_of(labels, logprobs)
+    assert all(0 <= share <= 1 for share in shares)
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_log_odds_of_one_against_the_rest():
+    assert one_against_rest([math.log(0.5), math.log(0.3), math.log(0.2)]) == pytest.approx(
+        (0.0, math.log(3 / 7), math.log(0.25))
+    )
+    assert one_against_rest([0.0, -2000.0]) == (700.0, -700.0)

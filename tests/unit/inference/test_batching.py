@@ -26,6 +26,7 @@ REQUESTS = st.fixed_dictionaries(
         "may_draft": st.booleans(),
         "tenant": st.sampled_from(TENANTS),
         "shared_tokens": st.integers(0, 6),
+        "kept_tokens": st.none() | st.integers(0, 8),
         "at": st.integers(0, 10),
         "cancel_after": st.none() | st.integers(0, 8),
         "expires_after": st.none() | st.integers(0, 8),
@@ -63,6 +64,7 @@ def play(options, requests):
                     may_draft=request["may_draft"],
                     tenant=request["tenant"],
                     shared_tokens=min(request["shared_tokens"], len(request["prompt"])),
+                    kept_tokens=request["kept_tokens"],
                     deadline=Deadline() if expires is None else Deadline(now + expires),
                 )
                 numbers[number] = index
@@ -205,6 +207,17 @@ def test_a_shared_prefix_is_computed_once_even_when_all_arrive_together():
     cached = [bench.of(Prompted, number)[0].cached_prompt_tokens for number in numbers]
     assert sum(cached) == 7 * len(prefix)
     assert bench.scheduler.rows_total == len(prefix) + 8 * (2 + 1)
+
+
+def test_endings_of_a_known_prompt_fill_a_batch_and_leave_the_prompt_alone_behind():
+    bench = Bench(step_tokens=32, max_running=8, capacity=400)
+    prompt = list(range(97, 117))
+    for number in range(8):
+        bench.submit([*prompt, 1, 2, number, 3], max_tokens=1, kept_tokens=len(prompt))
+    bench.step()
+    assert len(bench.step().slices) == 7  # they share two more tokens, and none of them waits for these
+    bench.run()
+    assert bench.scheduler.tree.used_tokens == len(prompt)
 
 
 def test_candidates_that_agree_cost_one_row_and_part_where_they_differ():

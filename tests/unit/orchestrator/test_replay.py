@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.convert.entry import UnreadableEntryError, entry_from_json, entry_to_json
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import (
     ANSWER_OF,
+    Decide,
     Enforce,
     Finish,
     Infer,
@@ -23,6 +25,7 @@ from services.orchestrator.core.execution.commands import (
     Sample,
 )
 from services.orchestrator.core.execution.inputs import (
+    Decided,
     Enforced,
     Failed,
     Inferred,
@@ -44,6 +47,7 @@ from services.orchestrator.core.execution.progress import (
 )
 from services.orchestrator.core.execution.replay import Admitted, replay
 from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
@@ -55,6 +59,10 @@ from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, U
 OTHER = ToolDefinition("pay", "Pays.", "{}")
 PLAN = Plan((Step("a", "infer"), Step("b", "infer")))
 WRONG_PLAN = Plan((Step("a", "infer"), Step("a", "nothing")))
+DECISIONS = Decisions((Question(QuestionKind.PREDICATE, "p"), Question(QuestionKind.PREDICATE, "q", name="n")))
+CAUTIOUS = replace(DECISIONS, min_confidence=0.7, min_label_mass=0.5)
+CALIBRATION = LabelCalibration("m", {"true": Calibration(2.0, 0.5), "false": Calibration(2.0, -0.5)})
+LOGPROBS = st.floats(-900, 0)
 FAILURES = st.sampled_from([*(failure_of(code, "x") for code in ErrorCode), Failure(code=None, message="a bug")])
 RESULTS = st.sampled_from(
     [
@@ -83,6 +91,7 @@ def requests(draw):
             min_agreement=draw(st.sampled_from([0.0, 0.6])),
         ),
         plan=draw(st.sampled_from([None, PLAN, WRONG_PLAN, Plan()])) if mode is Mode.PLAN else None,
+        decisions=draw(st.sampled_from([DECISIONS, CAUTIOUS])) if mode is Mode.DECIDE else None,
     )  # fmt: skip
 
 
@@ -115,6 +124,9 @@ def answer_to(command, draw):  # noqa: PLR0911 - an arm for each command
             return Enforced(draw(st.sampled_from([VALID, INVALID])))
         case Sample():
             return sampled(draw, command.voting)
+        case Decide():
+            logprobs = tuple(tuple(draw(LOGPROBS) for _ in asked.labels) for asked in command.questions)
+            return Decided(logprobs, USAGE, "m", draw(st.sampled_from([None, CALIBRATION])))
         case MakePlan():
             return Planned(draw(st.sampled_from([PLAN, WRONG_PLAN, Plan()])), USAGE)
         case RunPlan():

@@ -10,6 +10,7 @@ from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish
 from services.orchestrator.core.execution.inputs import (
+    Decided,
     Enforced,
     Failed,
     Inferred,
@@ -21,6 +22,7 @@ from services.orchestrator.core.execution.inputs import (
 )
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
@@ -101,6 +103,11 @@ PATHS = {
         request(Mode.PLAN),
         (Planned(PLAN, TokenUsage()), Prepared(), PlanRan((STEP,))),
         "INIT PLAN PREPARE EXECUTE VALIDATE COMPLETE",
+    ),
+    Mode.DECIDE: (
+        request(Mode.DECIDE, decisions=Decisions((Question(QuestionKind.PREDICATE, "p"),))),
+        (Prepared(), Decided(((-1.0, -2.0),), model="m")),
+        "INIT PREPARE EXECUTE COMPLETE",
     ),
     Mode.REDUNDANT: (
         request(Mode.REDUNDANT, output=SCHEMA, voting=Voting(2)),

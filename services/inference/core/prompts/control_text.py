@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private use characters; the guard hides them too
+# Characters for private use; the guard hides them too, so that no message has one.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+PLACE = "\ue002"  # stands for a text that is put in after the template has rendered
 
 
 class ControlTextGuard:
@@ -19,7 +21,7 @@ class ControlTextGuard:
 
     def __init__(self, control_texts: Iterable[str]) -> None:
         longest_first = sorted(set(control_texts), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, [*longest_first, _OPEN, _CLOSE])))
+        self._pattern = re.compile("|".join(map(re.escape, [*longest_first, _OPEN, _CLOSE, PLACE])))
         self._hidden: list[str] = []
 
     def hide(self, value: Any) -> Any:

@@ -18,6 +18,7 @@ from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
+_WORTH_WAITING = 16  # tokens that another prompt computes; fewer are computed again sooner than they are shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +153,18 @@ def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
 
 
 def _computes_next(item: Work, branch: Branch) -> bool:
-    """Tell whether work of another prompt computes the next token of a branch, after the same tokens."""
+    """Tell whether work of another prompt computes the next token of a branch, after the same tokens.
+
+    A branch whose end nobody else needs has few tokens in common with others, and waits only for more than a few.
+    """
     other = item.branch
-    length = branch.computed + 1
+    needed = 1
+    if branch.ticket.request.kept_tokens is not None:
+        needed = _WORTH_WAITING
+    length = branch.computed + needed
     return (
         not other.ticket.is_prompted
-        and other.computed <= branch.computed < other.computed + item.size
+        and other.computed <= branch.computed
+        and length <= other.computed + item.size
         and other.keys[:length] == branch.keys[:length]
     )

@@ -271,4 +271,6 @@ class Scheduler:
 def _is_worth_keeping(branch: Branch) -> bool:
     """Tell whether other candidates or requests are likely to sample the tokens of a branch."""
     ticket = branch.ticket
+    if ticket.request.kept_tokens is not None:
+        return False
     return not ticket.is_prompted or (ticket.is_shared and branch.output.output_tokens < _MEMO_DEPTH)

@@ -21,6 +21,7 @@ class DecodeRequest:
 
     `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate. The first
     `shared_tokens` of the prompt are shared with every tenant, the others only within requests of the same `tenant`.
+    When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
     """
 
     tokens: tuple[int, ...]
@@ -32,6 +33,7 @@ class DecodeRequest:
     drafter: Drafter | None = None
     tenant: str = DEFAULT_TENANT
     shared_tokens: int = 0
+    kept_tokens: int | None = None
 
 
 @dataclass(slots=True)

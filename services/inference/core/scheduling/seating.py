@@ -88,10 +88,11 @@ class Seating:
         self.preemptions_total += 1
 
     def remove(self, branch: Branch) -> None:
-        """Remove a branch; its computed tokens can be shared until their cells are needed."""
+        """Remove a branch; the computed tokens that its request keeps can be shared until their cells are needed."""
         self.branches.remove(branch)
+        kept = branch.ticket.request.kept_tokens
         if branch.sequence_id is not None:
-            self.tree.truncate(branch.sequence_id, branch.computed)
+            self.tree.truncate(branch.sequence_id, branch.computed if kept is None else min(kept, branch.computed))
             self.tree.release(branch.sequence_id)
             branch.sequence_id = None
 

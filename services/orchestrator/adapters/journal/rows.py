@@ -20,9 +20,8 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.model.kept import KeptRequest
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
-from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 
 READ_AT_ONCE = 50  # rows

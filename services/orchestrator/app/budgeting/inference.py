@@ -10,13 +10,13 @@ from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import NOTHING, Amount, amount_of, worst_case
+from services.orchestrator.core.budget import NOTHING, Amount, amount_of, decision_bound, worst_case
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
-from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
-from services.orchestrator.ports.services import InferencePort, Scores, TokenCount
+from services.orchestrator.ports.services import InferencePort, QuestionScores, Scores, TokenCount
 
 
 class BudgetedInference(InferencePort):
@@ -73,6 +73,14 @@ class BudgetedInference(InferencePort):
         async with self._budgets.spending(account_of(current_principal()), bound) as spending:
             scores = await self._inference.score(command, hints, continuations)
             spending.used = amount_of(scores.usage, prices_for(self._prices, hints.model))
+        return scores
+
+    async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
+        window = self.context_window(hints.model)
+        bound = partial(decision_bound, command, self._highest_prices, window)
+        async with self._budgets.spending(account_of(current_principal()), bound) as spending:
+            scores = await self._inference.decide(command, hints)
+            spending.used = amount_of(scores.usage, prices_for(self._prices, hints.model, scores.model))
         return scores
 
     def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:

@@ -7,19 +7,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
-from pagantic_common.domain.errors import ErrorCode, Failure, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
+from pagantic_common.domain.text.calibration import LabelCalibration
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.weighing import weigh_abstention
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.execution.events import InferencePurpose
-from services.orchestrator.core.execution.inputs import Inferred
+from services.orchestrator.core.execution.inputs import Decided, Inferred
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
+from services.orchestrator.ports.services import QuestionScores
 
 
 async def infer(
@@ -144,10 +146,54 @@ async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: 
         await scope.recorder.emit(events.ContentDelta(delta.content), caused_by=name)
 
 
+async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
+    """Weigh all labels. Raises InvalidRequest (CONFIG_INVALID) for a calibration that does not fit the questions."""
+    request = run.request
+    calibration = _find_calibration(command.calibration, request, scope)
+    scores = QuestionScores(())
+
+    def end(failure: Failure | None) -> events.InferenceEnd:
+        reason = FinishReason.STOP if failure is None else FinishReason.ERROR
+        return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
+
+    async with told(request, command, scope, end, InferencePurpose.DECISION) as name:
+        scores = await scope.services.inference.decide(command, request.hints)
+    scope.cause = name
+    if calibration is not None and calibration.model != scores.model:
+        scope.inference.lost += scores.usage  # the failure takes it
+        raise InvalidRequest(
+            f"decisions.calibration {command.calibration!r} belongs to model {calibration.model!r}, and "
+            f"{scores.model!r} answered: name that model in hints.model, or calibrate this one",
+            code=ErrorCode.CONFIG_INVALID,
+        )
+    return Decided(scores.logprobs, scores.usage, scores.model, calibration)
+
+
+def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCalibration | None:
+    """Return the calibration that a request names, if it knows each of the labels."""
+    if not name or request.decisions is None:
+        return None
+    known = scope.services.calibrations
+    if name not in known:
+        configured = ", ".join(sorted(known)) or "none"
+        raise InvalidRequest(
+            f"decisions.calibration: none is named {name!r}; configured: {configured}", code=ErrorCode.CONFIG_INVALID
+        )
+    for position, question in enumerate(request.decisions.questions):
+        for option in question.options:
+            if option.text not in known[name].lines:
+                raise InvalidRequest(
+                    f"decisions.calibration {name!r} does not know {option.text[:80]!r} of "
+                    f"decisions.questions[{position}]: it was made of other labels; ask the question without it",
+                    code=ErrorCode.CONFIG_INVALID,
+                )
+    return known[name]
+
+
 @asynccontextmanager
 async def told(
     request: Request,
-    command: Infer | Sample,
+    command: Infer | Sample | Decide,
     scope: RunScope,
     end: Callable[[Failure | None], events.InferenceEnd],
     purpose: InferencePurpose = InferencePurpose.ANSWER,
@@ -172,7 +218,11 @@ async def told(
         await scope.recorder.emit(end(failure), duration_s=took_s, failure=failure, caused_by=scope.cause)
 
 
-def _start_of(request: Request, command: Infer | Sample, purpose: InferencePurpose) -> events.InferenceStart:
+def _start_of(request: Request, command: Infer | Sample | Decide, purpose: InferencePurpose) -> events.InferenceStart:
+    if isinstance(command, Decide):
+        return events.InferenceStart(
+            len(command.messages), 0, schema_present=False, grammar_present=False, temperature=None, purpose=purpose
+        )
     contract, is_constrained = request.output, bool(command.engine_text)
     return events.InferenceStart(
         message_count=len(command.messages),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from services.orchestrator.app.effects.enforcing import enforce
-from services.orchestrator.app.effects.inferring import infer
+from services.orchestrator.app.effects.inferring import decide, infer
 from services.orchestrator.app.effects.plan_steps.running import run_plan
 from services.orchestrator.app.effects.planning import make_plan
 from services.orchestrator.app.effects.preparing import prepare
@@ -15,6 +15,7 @@ from services.orchestrator.app.effects.scope import Effect
 from services.orchestrator.app.effects.tools.calling import call_tools
 from services.orchestrator.core.execution.commands import (
     Command,
+    Decide,
     Enforce,
     Infer,
     MakePlan,
@@ -30,6 +31,7 @@ EFFECTS: Mapping[type[Command], Effect] = MappingProxyType(
         Prepare: prepare,
         Infer: infer,
         Sample: sample,
+        Decide: decide,
         RunTools: call_tools,
         Enforce: enforce,
         RunPlan: run_plan,

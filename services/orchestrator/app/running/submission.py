@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.orchestrator.core.model.kept import KeptRequest
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.request import KeptRequest, Request
 
 
 @dataclass(frozen=True, slots=True)

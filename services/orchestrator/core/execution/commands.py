@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pagantic_common.domain.messages import Message, ToolCall, ToolChoice, ToolDefinition
-from services.orchestrator.core.execution.inputs import Enforced, Inferred, Input, Planned, PlanRan, Sampled, ToolsRan
+from services.orchestrator.core.conversation.decision_prompt import AskedQuestion
+from services.orchestrator.core.execution.inputs import (
+    Decided,
+    Enforced,
+    Inferred,
+    Input,
+    Planned,
+    PlanRan,
+    Sampled,
+    ToolsRan,
+)
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import Response
@@ -52,6 +62,15 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Decide:
+    """Ask the model how probable the labels of each question are; `calibration` is a name, empty for none."""
+
+    messages: tuple[Message, ...]
+    questions: tuple[AskedQuestion, ...]
+    calibration: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunTools:
     """Run the calls of one model turn; they are independent of each other."""
 
@@ -86,7 +105,7 @@ class Finish:
     turn: tuple[Message, ...] = ()
 
 
-Command = Prepare | Infer | Sample | RunTools | Enforce | MakePlan | RunPlan | Finish
+Command = Prepare | Infer | Sample | Decide | RunTools | Enforce | MakePlan | RunPlan | Finish
 
 # The answer to each command. Failed answers every command but Finish, which has no answer.
 ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
@@ -95,6 +114,7 @@ ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
         Prepare: Prepared,
         Infer: Inferred,
         Sample: Sampled,
+        Decide: Decided,
         RunTools: ToolsRan,
         RunPlan: PlanRan,
         Enforce: Enforced,

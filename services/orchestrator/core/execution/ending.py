@@ -142,6 +142,7 @@ def _response(run: Run) -> Response:
             logprobs=output.logprobs,
             seed=output.seed,
             not_in_sources=output.not_in_sources,
+            decisions=output.decisions,
         )
     if enforcement is None:
         return response

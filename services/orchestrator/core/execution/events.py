@@ -25,6 +25,7 @@ class InferencePurpose(StrEnum):
     SUMMARY = "SUMMARY"
     JUDGE = "JUDGE"
     QUERY = "QUERY"
+    DECISION = "DECISION"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.text.calibration import LabelCalibration
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
@@ -66,6 +67,20 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """The questions were weighed.
+
+    `logprobs` are the natural logarithms of the probabilities of each question's labels, `model` is the alias that
+    gave them, and `calibration` is what they are scaled by.
+    """
+
+    logprobs: tuple[tuple[float, ...], ...]
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+    calibration: LabelCalibration | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """The planner made a plan."""
 
@@ -100,13 +115,13 @@ class Failed:
     output: InferenceOutput | None = None
 
 
-Input = Prepared | Inferred | Sampled | ToolsRan | Enforced | Planned | PlanRan | Failed
+Input = Prepared | Inferred | Sampled | Decided | ToolsRan | Enforced | Planned | PlanRan | Failed
 
 
 def usage_of(happened: Input) -> TokenUsage:  # noqa: PLR0911 - an arm for each input
     """Return the usage that an input adds to a run."""
     match happened:
-        case Prepared(usage=usage) | Planned(usage=usage):
+        case Prepared(usage=usage) | Planned(usage=usage) | Decided(usage=usage):
             return usage
         case Inferred(output=output, score_usage=score_usage):
             return output.usage + score_usage

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, ToolDefinition
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.retrieval import ContextPolicy
@@ -26,6 +27,7 @@ class Mode(StrEnum):
     STRUCTURED = "STRUCTURED"
     PLAN = "PLAN"
     REDUNDANT = "REDUNDANT"
+    DECIDE = "DECIDE"
 
 
 class ReasoningMode(StrEnum):
@@ -121,6 +123,7 @@ class Request:
     client_tools: tuple[ToolDefinition, ...] = ()
     tool_policy: ToolPolicy = ToolPolicy()
     is_background: bool = False
+    decisions: Decisions | None = None
 
     @property
     def account(self) -> Account:
@@ -140,6 +143,8 @@ class Request:
     @property
     def is_validated(self) -> bool:
         """Whether VALIDATE checks its output."""
+        if self.mode is Mode.DECIDE:
+            return False
         return self.mode is not Mode.CHAT or not self.output.is_empty or bool(self.rules or self.semantic_intent)
 
     @property
@@ -168,3 +173,11 @@ class Request:
     def client_tool_names(self) -> frozenset[str]:
         """The names of the tools that the caller runs."""
         return frozenset(tool.name for tool in self.client_tools)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """A request as it was sent, encoded and without its metadata, and its metadata."""
+
+    encoded: bytes
+    metadata: Mapping[str, str] = field(default_factory=dict)

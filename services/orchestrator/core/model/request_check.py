@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
-from pagantic_common.domain.messages import ToolChoice, check_turn
+from pagantic_common.domain.messages import ToolChoice, check_messages, check_turn
 from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.client_tools import check_client_tools
@@ -30,12 +32,19 @@ MAX_PRIORITY = 10
 MAX_TIMEOUT_S = 366 * 86_400.0  # a longer one is a mistake, and clocks cannot represent much longer ones
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
+MAX_METADATA = 64
+MAX_METADATA_BYTES = 64 * 1024  # of all values, as UTF-8
+_FIELD_NAMES = {"tool_policy": "tool_rules"}  # of a request, where the contract has another name
 
 
 def check_request(request: Request) -> None:
     """Raise InvalidRequest for an envelope that cannot be admitted, before anything is executed."""
     _check_ids(request)
-    check_turn(request.messages)
+    if request.mode is Mode.DECIDE:
+        check_messages(request.messages)
+        _check_decisions(request)
+    else:
+        check_turn(request.messages)
     if request.prompt.template is not None:
         require_id("prompt.template.name", request.prompt.template.name)
     _check_hints(request.hints)
@@ -55,6 +64,12 @@ def check_request(request: Request) -> None:
         _check_voting(request)
     if request.plan is not None:
         _check_plan_inputs(request.plan)
+
+
+def _check_decisions(request: Request) -> None:
+    if request.decisions is None:
+        raise InvalidRequest("mode DECIDE answers questions: set decisions.questions")
+    request.decisions.check("decisions")
 
 
 def _check_plan_inputs(plan: Plan) -> None:
@@ -108,13 +123,31 @@ def _unused_field(request: Request) -> str:
         return f"mode {mode} runs no plan: leave plan unset, or use PLAN"
     if request.voting != Voting() and mode is not Mode.REDUNDANT:
         return f"mode {mode} counts no votes: leave voting unset, or use REDUNDANT"
-    if mode is Mode.REDUNDANT:
-        return _unused_by_vote(request)
-    if mode is Mode.STRUCTURED:
-        return _unused_by_structured(request)
-    if mode is Mode.PLAN:
-        return _unused_by_plan(request)
-    return ""
+    if request.decisions is not None and mode is not Mode.DECIDE:
+        return f"mode {mode} makes no decisions: leave decisions unset, or use DECIDE"
+    return _UNUSED_IN[mode](request)
+
+
+def _unused_by_decide(request: Request) -> str:
+    used = Request(
+        request.request_id,
+        request.mode,
+        request.messages,
+        trace_id=request.trace_id,
+        prompt=request.prompt,
+        hints=Hints(model=request.hints.model, timeout_s=request.hints.timeout_s),
+        tenant=request.tenant,
+        subject=request.subject,
+        decisions=request.decisions,
+    )
+    unused = [field.name for field in fields(Request) if getattr(request, field.name) != getattr(used, field.name)]
+    if not unused:
+        return ""
+    name = _FIELD_NAMES.get(unused[0], unused[0])
+    return (
+        f"mode DECIDE decides on the messages alone, and decodes nothing: leave {name} unset; of the hints it takes "
+        "model and timeout"
+    )
 
 
 def _unused_by_structured(request: Request) -> str:
@@ -156,6 +189,17 @@ def _unused_by_retrieve_step(policy: ContextPolicy) -> str:
     if policy.query_expansion is not None or policy.answerability is not None:
         return "mode PLAN retrieves by steps of its plan: leave context.query_expansion and context.answerability unset"
     return ""
+
+
+_UNUSED_IN: Mapping[Mode, Callable[[Request], str]] = MappingProxyType(
+    {
+        Mode.CHAT: lambda _request: "",
+        Mode.STRUCTURED: _unused_by_structured,
+        Mode.PLAN: _unused_by_plan,
+        Mode.REDUNDANT: _unused_by_vote,
+        Mode.DECIDE: _unused_by_decide,
+    }
+)
 
 
 def _check_voting(request: Request) -> None:
@@ -258,3 +302,15 @@ def check_configuration(request: Request) -> None:
             raise InvalidRequest(f"output.schema_json is not JSON: {error}") from None
         if not isinstance(schema, dict | bool):
             raise InvalidRequest("output.schema_json is not a JSON Schema: it must be an object or a boolean")
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for metadata that cannot be kept."""
+    for key in metadata:
+        require_id("metadata key", key)
+    used_bytes = sum(len(value.encode()) for value in metadata.values())
+    if len(metadata) > MAX_METADATA or used_bytes > MAX_METADATA_BYTES:
+        raise InvalidRequest(
+            f"metadata has {len(metadata)} values of {used_bytes} bytes: at most {MAX_METADATA} of "
+            f"{MAX_METADATA_BYTES} bytes in all are kept"
+        )

@@ -9,6 +9,7 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, fai
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Guarantee, StageReport, Violation
+from services.orchestrator.core.model.decision import Decision
 from services.orchestrator.core.model.plan import Plan, StepResult
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
@@ -49,7 +50,8 @@ class TokenLogprob:
 class InferenceOutput:
     """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream.
 
-    `not_in_sources` is the probability of an abstention in place of claims; None where it is not known.
+    `not_in_sources` is the probability of an abstention in place of claims; None where it is not known. Decisions have
+    no content.
     """
 
     content: str
@@ -62,6 +64,7 @@ class InferenceOutput:
     seed: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     not_in_sources: float | None = None
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,7 @@ class Response:
     tool_calls: tuple[ToolCall, ...] = ()
     citations: tuple[Citation, ...] = ()
     not_in_sources: float | None = None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def may_run_again(self) -> bool:

@@ -538,6 +538,7 @@ class ScoreRequest(_message.Message):
     CHAT_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     CONTINUATIONS_FIELD_NUMBER: _builtins.int
+    BRANCHES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
@@ -550,6 +551,12 @@ class ScoreRequest(_message.Message):
     def continuations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The continuations; at most 64. They share one computation of the prompt."""
 
+    @_builtins.property
+    def branches(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScoreBranch]:
+        """In place of continuations: endings of the prompt, at most 400, each with continuations of its own. Together they have
+        at most 8192 continuations. They share one computation of the prompt, too.
+        """
+
     def __init__(
         self,
         *,
@@ -557,16 +564,47 @@ class ScoreRequest(_message.Message):
         chat: _generation_pb2.ChatPrompt | None = ...,
         text: _builtins.str = ...,
         continuations: _abc.Iterable[_builtins.str] | None = ...,
+        branches: _abc.Iterable[Global___ScoreBranch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "continuations", b"continuations", "model", b"model", "prompt", b"prompt", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branches", b"branches", "chat", b"chat", "continuations", b"continuations", "model", b"model", "prompt", b"prompt", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["chat", "text"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_prompt) -> _WhichOneofReturnType_prompt | None: ...
 
 Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
+
+@_typing.final
+class ScoreBranch(_message.Message):
+    """An ending of a prompt, and the continuations to weigh after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDING_FIELD_NUMBER: _builtins.int
+    CONTINUATIONS_FIELD_NUMBER: _builtins.int
+    ending: _builtins.str
+    """Text after the prompt: after the content of a conversation's last message, which must be a user's, or after the raw
+    prompt. A reasoning model answers without thinking, where its template can ask for it.
+    """
+    @_builtins.property
+    def continuations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The continuations, 1 to 256. Those that begin alike share the computation of their beginning."""
+
+    def __init__(
+        self,
+        *,
+        ending: _builtins.str = ...,
+        continuations: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuations", b"continuations", "ending", b"ending"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreBranch: _TypeAlias = ScoreBranch  # noqa: Y015
 
 @_typing.final
 class ContinuationScore(_message.Message):
@@ -597,6 +635,30 @@ class ContinuationScore(_message.Message):
 Global___ContinuationScore: _TypeAlias = ContinuationScore  # noqa: Y015
 
 @_typing.final
+class BranchScores(_message.Message):
+    """Scores of the continuations after one ending."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContinuationScore]:
+        """The scores, one for each continuation, in their order."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[Global___ContinuationScore] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchScores: _TypeAlias = BranchScores  # noqa: Y015
+
+@_typing.final
 class ScoreResponse(_message.Message):
     """Scores, in the order of the continuations."""
 
@@ -604,23 +666,37 @@ class ScoreResponse(_message.Message):
 
     SCORES_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    BRANCHES_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContinuationScore]:
-        """The scores, one for each continuation, in their order."""
+        """The scores, one for each continuation, in their order; empty when branches were given."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.TokenUsage:
-        """Usage of the request."""
+        """Usage of the request: prompt_tokens counts the prompt once, each ending, and the tokens of continuations that had to be
+        read to weigh those after them.
+        """
+
+    @_builtins.property
+    def branches(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchScores]:
+        """The scores of each branch, in their order."""
+
+    @_builtins.property
+    def model(self) -> _message_pb2.ModelInfo:
+        """The model that weighed."""
 
     def __init__(
         self,
         *,
         scores: _abc.Iterable[Global___ContinuationScore] | None = ...,
         usage: _usage_pb2.TokenUsage | None = ...,
+        branches: _abc.Iterable[Global___BranchScores] | None = ...,
+        model: _message_pb2.ModelInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branches", b"branches", "model", b"model", "scores", b"scores", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -139,7 +139,9 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Gives the log-probability of continuations of a prompt.
+        """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
+        decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
+        when the queue is full, CONFIG_NO_ENGINE for an unknown model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

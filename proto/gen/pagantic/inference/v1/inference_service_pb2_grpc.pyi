@@ -55,7 +55,10 @@ class InferenceServiceStub:
     INFERENCE_OVERLOADED with RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that is no cross-encoder.
     """
     Score: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]
-    """Gives the log-probability of continuations of a prompt."""
+    """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
+    decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
+    when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+    """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]
     """Turns text into token ids."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]
@@ -100,7 +103,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     INFERENCE_OVERLOADED with RetryInfo when the queue is full, CONFIG_NO_ENGINE for a model that is no cross-encoder.
     """
     Score: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]  # type: ignore[assignment]
-    """Gives the log-probability of continuations of a prompt."""
+    """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
+    decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
+    when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+    """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns text into token ids."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -172,7 +178,10 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.ScoreResponse, _abc.Awaitable[_inference_service_pb2.ScoreResponse]]:
-        """Gives the log-probability of continuations of a prompt."""
+        """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
+        decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
+        when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+        """
 
     @_abc_1.abstractmethod
     def Tokenize(

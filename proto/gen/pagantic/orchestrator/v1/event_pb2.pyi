@@ -46,6 +46,8 @@ class _InferencePurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Infe
     """A verdict of the semantic stage."""
     INFERENCE_PURPOSE_QUERY: _InferencePurpose.ValueType  # 5
     """Further queries for a retrieval: other wordings of the question, or a made-up document that answers it."""
+    INFERENCE_PURPOSE_DECISION: _InferencePurpose.ValueType  # 6
+    """Decisions: the questions are weighed, and nothing is decoded."""
 
 class InferencePurpose(_InferencePurpose, metaclass=_InferencePurposeEnumTypeWrapper):
     """Purpose of an inference."""
@@ -62,6 +64,8 @@ INFERENCE_PURPOSE_JUDGE: InferencePurpose.ValueType  # 4
 """A verdict of the semantic stage."""
 INFERENCE_PURPOSE_QUERY: InferencePurpose.ValueType  # 5
 """Further queries for a retrieval: other wordings of the question, or a made-up document that answers it."""
+INFERENCE_PURPOSE_DECISION: InferencePurpose.ValueType  # 6
+"""Decisions: the questions are weighed, and nothing is decoded."""
 Global___InferencePurpose: _TypeAlias = InferencePurpose  # noqa: Y015
 
 @_typing.final

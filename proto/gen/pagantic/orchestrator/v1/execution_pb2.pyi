@@ -17,6 +17,7 @@ from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
 from pagantic.context.v1 import policy_pb2 as _policy_pb2
 from pagantic.inference.v1 import generation_pb2 as _generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
+from pagantic.orchestrator.v1 import decision_pb2 as _decision_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
 import sys
@@ -45,6 +46,10 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     """Several steps, given in plan or made by the planner."""
     MODE_REDUNDANT: _Mode.ValueType  # 4
     """A vote of voting.n samples."""
+    MODE_DECIDE: _Mode.ValueType  # 5
+    """Decisions on one input, without decoding. The messages are the input: the model sees them quoted, but for system
+    messages at the beginning, which instruct it. Takes decisions, prompt and, of the hints, model and timeout.
+    """
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
     """Kind of work."""
@@ -59,6 +64,10 @@ MODE_PLAN: Mode.ValueType  # 3
 """Several steps, given in plan or made by the planner."""
 MODE_REDUNDANT: Mode.ValueType  # 4
 """A vote of voting.n samples."""
+MODE_DECIDE: Mode.ValueType  # 5
+"""Decisions on one input, without decoding. The messages are the input: the model sees them quoted, but for system
+messages at the beginning, which instruct it. Takes decisions, prompt and, of the hints, model and timeout.
+"""
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
 class _VotingStrategy:
@@ -219,6 +228,7 @@ class SystemRequest(_message.Message):
     BACKGROUND_FIELD_NUMBER: _builtins.int
     KEEP_REQUEST_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
     with the same payload joins the running execution or returns the stored response; with another payload, or from
@@ -243,7 +253,7 @@ class SystemRequest(_message.Message):
     """Keeps the request as long as its execution is kept: GetExecution returns it. Otherwise it is forgotten at the end."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """At least one; the last is the user's, or a tool result."""
+        """At least one; the last is the user's, or a tool result. In MODE_DECIDE it may be any."""
 
     @_builtins.property
     def prompt(self) -> Global___SystemPrompt:
@@ -308,6 +318,10 @@ class SystemRequest(_message.Message):
         KiB of values in all. They are no part of the payload: of a request that is sent again, the first ones stay.
         """
 
+    @_builtins.property
+    def decisions(self) -> _decision_pb2.Decisions:
+        """The questions (MODE_DECIDE)."""
+
     def __init__(
         self,
         *,
@@ -331,10 +345,11 @@ class SystemRequest(_message.Message):
         background: _builtins.bool = ...,
         keep_request: _builtins.bool = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        decisions: _decision_pb2.Decisions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "decisions", b"decisions", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,6 +721,7 @@ class SystemResponse(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     CITATIONS_FIELD_NUMBER: _builtins.int
     NOT_IN_SOURCES_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     session_id: _builtins.str
@@ -783,6 +799,10 @@ class SystemResponse(_message.Message):
         is the claims' texts, each followed by its source as in [1], as far as the answer goes.
         """
 
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_decision_pb2.Decision]:
+        """The decisions, in the order of their questions (DECIDE)."""
+
     def __init__(
         self,
         *,
@@ -807,10 +827,11 @@ class SystemResponse(_message.Message):
         tool_calls: _abc.Iterable[_message_pb2.ToolCall] | None = ...,
         citations: _abc.Iterable[Global___Citation] | None = ...,
         not_in_sources: _builtins.float | None = ...,
+        decisions: _abc.Iterable[_decision_pb2.Decision] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "not_in_sources", b"not_in_sources", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "decisions", b"decisions", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015

@@ -15,8 +15,9 @@ from services.orchestrator.adapters.journal.rows import get_record, of_execution
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
 from services.orchestrator.adapters.journal.upkeep.purge import forget_executions
 from services.orchestrator.adapters.journal.writes import metadata_to_json
-from services.orchestrator.core.model.kept import KeptRequest, check_metadata
 from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.model.request import KeptRequest
+from services.orchestrator.core.model.request_check import check_metadata
 from services.orchestrator.ports.journal import ExecutionRecord
 from services.orchestrator.ports.page import Page
 

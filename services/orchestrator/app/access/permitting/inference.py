@@ -8,11 +8,11 @@ from contextlib import aclosing
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.access.permitting.checks import check_model, find_model_denial
-from services.orchestrator.core.execution.commands import Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
 from services.orchestrator.ports.policy import Policy
-from services.orchestrator.ports.services import InferencePort, Scores, TokenCount
+from services.orchestrator.ports.services import InferencePort, QuestionScores, Scores, TokenCount
 
 
 class PermittedInference(InferencePort):
@@ -51,3 +51,7 @@ class PermittedInference(InferencePort):
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
         check_model(self._policy, hints.model)
         return await self._inference.score(command, hints, continuations)
+
+    async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
+        check_model(self._policy, hints.model)
+        return await self._inference.decide(command, hints)

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.orchestrator.core.execution.ending import fail
 from services.orchestrator.core.execution.inputs import (
+    Decided,
     Enforced,
     Failed,
     Inferred,
@@ -18,6 +19,7 @@ from services.orchestrator.core.execution.inputs import (
     Sampled,
     ToolsRan,
 )
+from services.orchestrator.core.execution.phases.deciding import after_deciding
 from services.orchestrator.core.execution.phases.enforcement import after_enforcement
 from services.orchestrator.core.execution.phases.inference import after_inference, after_tools
 from services.orchestrator.core.execution.phases.planning import after_plan, after_planning
@@ -62,6 +64,7 @@ HANDLERS: Mapping[type[Input], Callable[[Run, Any], Outcome]] = MappingProxyType
         ToolsRan: after_tools,
         Enforced: _after_enforcing,
         Sampled: after_sampling,
+        Decided: after_deciding,
         PlanRan: after_plan,
         Failed: _after_failing,
     }

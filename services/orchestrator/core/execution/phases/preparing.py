@@ -11,6 +11,7 @@ from services.orchestrator.core.execution.commands import RunPlan
 from services.orchestrator.core.execution.ending import abstain, fail, move
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.phases.asking import infer
+from services.orchestrator.core.execution.phases.deciding import decide
 from services.orchestrator.core.execution.phases.voting import sample
 from services.orchestrator.core.execution.run import Outcome, Run
 from services.orchestrator.core.model.prepared import Prepared
@@ -28,6 +29,8 @@ def after_preparing(run: Run, prepared: Prepared) -> Outcome:
         return fail(run, failure)
     if run.request.mode is Mode.REDUNDANT:
         return move(run, State.EXECUTE, "prepared", sample(run))
+    if run.request.mode is Mode.DECIDE:
+        return move(run, State.EXECUTE, "prepared", decide(run))
     if run.plan is not None:
         return move(run, State.EXECUTE, "prepared", RunPlan(run.plan))
     return move(run, State.EXECUTE, "prepared", infer(run))

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import options
+from gateway.cli.calibration.labels import USEFUL_AREA, note_few, read_labels
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.output import UsageError, check_response, note, reporting_errors, say, say_json, showing_progress
+from gateway.cli.output import check_response, note, reporting_errors, say, say_json, showing_progress
 from gateway.cli.retrieval.ask import Chunks, RetrieverName, check_retriever, find_retriever
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.client import Client, ask_request
@@ -25,11 +26,8 @@ from pagantic_common.domain.text.calibration import (
     brier_score,
     fit_calibration,
 )
-from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.text.json_text import dump_json
 
-MAX_LABELS = 10_000
-USEFUL_AREA = 0.7
-USEFUL_LABELS = 30
 _FORM = '{"question": "...", "answerable": true}'
 
 
@@ -59,7 +57,7 @@ def calibrate(
     """Calibrate the probability of an answer on labels."""
     with reporting_errors():
         check_retriever(retriever)
-        labelled = _read_labels(labels)
+        labelled = read_labels(labels, _FORM, _label_of)
         with Client(address, timeout_s=timeout) as client:
             if retriever == AUTO:
                 retriever = find_retriever(client, collection)
@@ -116,25 +114,12 @@ class _Asking:
         return weighed
 
 
-def _read_labels(path: Path) -> list[_Label]:
-    """Return the labels of a file; raises UsageError that names the line."""
-    lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
-    if not 1 <= len(lines) <= MAX_LABELS:
-        raise UsageError(
-            f"{str(path)!r} has {len(lines)} lines that are not empty: give 1 to {MAX_LABELS}, each as {_FORM}"
-        )
-    return [_label_of(line, f"line {number} of {str(path)!r}") for number, line in lines]
-
-
-def _label_of(line: str, where: str) -> _Label:
-    try:
-        label: Any = parse_json(line, is_rewritable=True)
-    except JsonTextError as error:
-        raise UsageError(f"{where} is not JSON: {error}") from None
-    question = label.get("question") if isinstance(label, dict) else None
-    if not isinstance(question, str) or not question.strip() or not isinstance(label.get("answerable"), bool):
-        raise UsageError(f"{where} is no label: write {_FORM}")
-    return _Label(question, label["answerable"])
+def _label_of(value: dict[str, Any]) -> _Label | None:
+    """Return a label; None for an object that is none."""
+    question = value.get("question")
+    if not isinstance(question, str) or not question.strip() or not isinstance(value.get("answerable"), bool):
+        return None
+    return _Label(question, value["answerable"])
 
 
 def _report(examples: Sequence[Example], *, as_json: bool) -> None:
@@ -143,8 +128,8 @@ def _report(examples: Sequence[Example], *, as_json: bool) -> None:
     figures = {
         "questions": len(examples),
         "answerable": sum(is_answerable for _, is_answerable in examples),
-        "brier_before": brier_score(Calibration(), examples),
-        "brier_after": brier_score(found, examples),
+        "brier_before": brier_score(Calibration().judge(examples)),
+        "brier_after": brier_score(found.judge(examples)),
         "area_under_curve": area,
         "slope": found.slope,
         "intercept": found.intercept,
@@ -161,8 +146,7 @@ def _report(examples: Sequence[Example], *, as_json: bool) -> None:
 
 
 def _note_doubts(count: int, found: Calibration, area: float | None) -> None:
-    if count < USEFUL_LABELS:
-        note(f"the numbers of {count_of(count, 'question')} are hardly reliable: label at least {USEFUL_LABELS}")
+    note_few(count)
     if area is not None and found.slope <= 0:
         note(
             "the slope is not above 0: the model is surer of a yes where the answer is missing; do not use the numbers"

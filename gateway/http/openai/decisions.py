@@ -1,0 +1,218 @@
+"""`/v1/decisions`: a request as a SystemRequest in MODE_DECIDE, and its response in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
+from gateway.http.openai.answers import extension_of
+from gateway.http.openai.decision_forms import (
+    MAX_ANSWERS,
+    ChoiceOption,
+    DecisionForm,
+    InputItem,
+    InputPart,
+    QuestionForm,
+    ScoreLevel,
+    Text,
+)
+from gateway.http.openai.forms import read_form
+from gateway.http.openai.requests import bound_time, read_extension
+from gateway.http.running import Answer
+from gateway.http.settings import HttpSettings
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.client.responses import raise_for_error
+from pagantic_common.codec.enums import name_of
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import dump_json
+
+_ROLES = {
+    None: message_pb2.ROLE_USER,
+    "system": message_pb2.ROLE_SYSTEM,
+    "developer": message_pb2.ROLE_SYSTEM,
+    "user": message_pb2.ROLE_USER,
+    "assistant": message_pb2.ROLE_ASSISTANT,
+}
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+
+
+AnswerT = TypeVar("AnswerT", ChoiceOption, ScoreLevel)
+
+
+def decision_routes(settings: HttpSettings) -> list[Route]:
+    """Return the path of decisions."""
+
+    async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        form = read_form(read_object(body), DecisionForm)
+        asked = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
+        asked.request_id = asked.request_id or request.scope["request_id"]
+        request.scope["request_id"] = asked.request_id
+        return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
+
+    return [Route("/v1/decisions", decide, methods=["POST"])]
+
+
+def decision_request_of(form: DecisionForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+
+    Arguments are those of `request_of`.
+    """
+    request = read_extension(form.pagantic or {})
+    if request.decisions.questions:
+        raise InvalidRequest("pagantic.decisions.questions is set: the questions are those of the request itself")
+    request.mode = execution_pb2.MODE_DECIDE
+    request.messages.extend(_messages(form.input))
+    request.decisions.questions.extend(
+        _question(question, f"questions[{index}]") for index, question in enumerate(form.questions)
+    )
+    if alias:
+        request.hints.model = alias
+    bound_time(request, call_s)
+    return request
+
+
+def _messages(asked: str | Sequence[InputItem]) -> list[message_pb2.Message]:
+    if isinstance(asked, str):
+        return [message_pb2.Message(role=message_pb2.ROLE_USER, content=asked)]
+    names_of_calls: dict[str, str] = {}
+    messages = []
+    for index, item in enumerate(asked):
+        messages.append(_message(item, f"input[{index}]", names_of_calls))
+        names_of_calls.update({call.id: call.name for call in messages[-1].tool_calls})
+    return messages
+
+
+def _message(item: InputItem, place: str, names_of_calls: dict[str, str]) -> message_pb2.Message:
+    if item.type in _CALLS:
+        call = message_pb2.ToolCall(id=item.call_id, name=item.name, arguments_json=item.arguments or item.input)
+        return message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, tool_calls=[call])
+    if item.type in _OUTPUTS:
+        if item.call_id not in names_of_calls:
+            raise InvalidRequest(f"{place}.call_id is {item.call_id[:128]!r}: no call before it has this id")
+        return message_pb2.Message(
+            role=message_pb2.ROLE_TOOL,
+            tool_call_id=item.call_id,
+            name=names_of_calls[item.call_id],
+            content=_text_of(item.output, f"{place}.output"),
+        )
+    if item.type != "message":
+        raise InvalidRequest(f"{place}.type is {item.type[:64]!r}: send messages, calls, or outputs of calls")
+    return message_pb2.Message(role=_ROLES[item.role], content=_text_of(item.content, f"{place}.content"))
+
+
+def _text_of(text: Text | None, place: str) -> str:
+    if text is None or isinstance(text, str):
+        return text or ""
+    return "\n\n".join(_part(part, f"{place}[{index}]") for index, part in enumerate(text))
+
+
+def _part(part: InputPart, place: str) -> str:
+    if part.type == "input_json" and part.data is not None:
+        return dump_json(part.data)
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type in ("input_text", "output_text") and part.text is not None:
+        return part.text
+    raise InvalidRequest(
+        f"{place} has the type {part.type[:64]!r}: models here read text alone, so send input_text or input_json"
+    )
+
+
+def _question(form: QuestionForm, place: str) -> decision_pb2.Question:
+    question = decision_pb2.Question(
+        name=form.name or "", instructions=_text_of(form.instructions, f"{place}.instructions")
+    )
+    match form.type:
+        case "predicate":
+            question.predicate.SetInParent()
+        case "choice":
+            question.choice.options.extend(map(_option, _answers(form.choices, f"{place}.choices")))
+        case "score":
+            question.score.levels.extend(map(_level, _answers(form.levels, f"{place}.levels")))
+    return question
+
+
+def _answers(answers: list[AnswerT] | None, place: str) -> list[AnswerT]:
+    if answers is None:
+        raise InvalidRequest(f"{place} is missing: it must have 2 to {MAX_ANSWERS} entries")
+    return answers
+
+
+def _option(choice: ChoiceOption) -> decision_pb2.Option:
+    if isinstance(choice.value, bool):
+        return decision_pb2.Option(flag=choice.value, description=choice.description or "")
+    return decision_pb2.Option(text=choice.value, description=choice.description or "")
+
+
+def _level(level: ScoreLevel) -> decision_pb2.Level:
+    return decision_pb2.Level(label=level.label, description=level.description or "")
+
+
+def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+    """Return the object of `/v1/decisions` for a response: answers, and refusals for abstentions."""
+    usage = response.token_usage
+    answered = zip(form.questions, response.decisions, strict=True)
+    return {
+        "model": form.model or "default",
+        "answers": [_answer(question, decision) for question, decision in answered],
+        "usage": {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        },
+        "pagantic": {
+            **extension_of([response], form.ignored),
+            "decisions": [_detail(decision) for decision in response.decisions],
+        },
+    }
+
+
+def _answer(question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
+    if decision.abstention:
+        return {"type": "refusal", "name": question.name}
+    return {"type": question.type, "name": question.name, **_ANSWERS[question.type](question, decision)}
+
+
+def _predicate(_question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
+    return {"probability": decision.predicate.probability}
+
+
+def _choice(question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
+    values = [choice.value for choice in question.choices or ()]
+    shares = zip(values, decision.choice.probabilities, strict=True)
+    return {
+        "choice": values[decision.choice.index],
+        "confidence": decision.confidence,
+        "probabilities": [{"value": value, "probability": share} for value, share in shares],
+    }
+
+
+def _score(question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
+    labels = [level.label for level in question.levels or ()]
+    shares = enumerate(zip(labels, decision.score.probabilities, strict=True))
+    return {
+        "score": decision.score.score,
+        "confidence": decision.confidence,
+        "probabilities": [{"value": value, "label": label, "probability": share} for value, (label, share) in shares],
+    }
+
+
+_ANSWERS = {"predicate": _predicate, "choice": _choice, "score": _score}
+
+
+def _detail(decision: decision_pb2.Decision) -> dict[str, Any]:
+    """Return what this API has no field for, also of a refusal."""
+    detail: dict[str, Any] = {"confidence": decision.confidence, "label_mass": decision.label_mass}
+    if decision.abstention:
+        detail["abstention"] = name_of(decision_pb2.Abstention, decision.abstention, "ABSTENTION_")
+    return detail

@@ -1,0 +1,57 @@
+"""The decisions of a DECIDE execution: one command asks all questions, and its answer ends the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pagantic_common.domain.text.calibration import LabelCalibration, shares_of
+from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
+from services.orchestrator.core.execution.commands import Decide
+from services.orchestrator.core.execution.ending import complete
+from services.orchestrator.core.execution.inputs import Decided
+from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.model.decision import Abstention, Decision, Decisions, Question
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+
+
+def decide(run: Run) -> Decide:
+    """Return the command that asks the questions."""
+    request = run.request
+    return Decide(
+        messages=decision_messages(run.prepared.system_prompt, request.messages),
+        questions=tuple(map(ask, _decisions_of(run).questions)),
+        calibration=_decisions_of(run).calibration,
+    )
+
+
+def after_deciding(run: Run, decided: Decided) -> Outcome:
+    """End the run with the decisions."""
+    decisions = _decisions_of(run)
+    made = tuple(
+        _decision_of(question, logprobs, decisions, decided.calibration)
+        for question, logprobs in zip(decisions.questions, decided.logprobs, strict=True)
+    )
+    output = InferenceOutput("", FinishReason.STOP, usage=decided.usage, model=decided.model, decisions=made)
+    return complete(replace(run, output=output, model=decided.model), f"{len(made)} questions are answered")
+
+
+def _decision_of(
+    question: Question, logprobs: tuple[float, ...], decisions: Decisions, calibration: LabelCalibration | None
+) -> Decision:
+    probabilities = shares_of(logprobs)
+    if calibration is not None:
+        probabilities = calibration.shares_of([option.text for option in question.options], logprobs)
+    label_mass = min(1.0, math.fsum(map(math.exp, logprobs)))
+    decision = Decision(question.kind, probabilities, label_mass, question.name)
+    if label_mass < decisions.min_label_mass:
+        return replace(decision, abstention=Abstention.LOW_LABEL_MASS)
+    if decision.confidence < decisions.min_confidence:
+        return replace(decision, abstention=Abstention.LOW_CONFIDENCE)
+    return decision
+
+
+def _decisions_of(run: Run) -> Decisions:
+    decisions = run.request.decisions
+    assert decisions is not None  # noqa: S101 - the admission of a DECIDE request checks it
+    return decisions
