@@ -35,7 +35,7 @@ async def load_generation(
             engine,
             template,
             may_draft=settings.drafting,
-            new_seed=_new_seed,
+            new_seed=new_seed,
             shared_prompts=shared_prompts,
         )
     except BaseException:
@@ -68,5 +68,6 @@ async def load_generation(
     )
 
 
-def _new_seed() -> int:
+def new_seed() -> int:
+    """Return a seed for a request that has none."""
     return int.from_bytes(os.urandom(4), "little")

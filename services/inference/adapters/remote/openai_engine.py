@@ -1,0 +1,75 @@
+"""RemoteEngine over OpenAI's HTTP API, as vLLM, SGLang, llama-server, Ollama, hosted services and pagantic speak it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx2
+from openai import AsyncOpenAI, AsyncStream, Omit, OpenAIError
+
+from services.inference.adapters.remote.failures import error_of
+from services.inference.adapters.remote.forms import chunk_of, embeddings_of
+from services.inference.adapters.remote.transport import ConnectionLimits, open_client
+from services.inference.core.embedding import Vectors
+from services.inference.core.remote.answers import Chunk
+from services.inference.core.remote.requests import RemoteRequest
+
+# What goes wrong between here and the engine: the library, the connection, and answers of another form.
+_FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an engine is, and the key that it takes; empty is none. `key_name` says where the key comes from."""
+
+    alias: str
+    url: str
+    key: str = field(default="", repr=False)
+    key_name: str = "api_key_env or api_key_file"
+    ca_file: str = ""
+
+
+class OpenAiEngine:
+    """The engine behind one address. It never repeats a request: that is for callers to decide."""
+
+    def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
+        self._name = f"the engine of model {endpoint.alias!r}"
+        self._key_name = endpoint.key_name
+        # The library reads these from the environment, too, where they may be meant for others.
+        headers: dict[str, Any] = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
+        if not endpoint.key:
+            headers["Authorization"] = Omit()
+        self._client = AsyncOpenAI(
+            base_url=endpoint.url,
+            api_key=endpoint.key or "none",
+            max_retries=0,
+            default_headers=headers,
+            http_client=open_client(limits, endpoint.ca_file),
+            timeout=httpx2.Timeout(connect=limits.connect_timeout_s, read=limits.silence_s, write=30.0, pool=None),
+        )
+
+    async def stream(self, request: RemoteRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of an answer; closing the generator closes the connection."""
+        try:
+            opened = await self._client.post(
+                request.path, body=request.body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
+            )
+            async with opened as events:
+                async for data in events:
+                    yield chunk_of(data)
+        except _FAILURES as error:
+            raise error_of(error, self._name, self._key_name) from None
+
+    async def embed(self, request: RemoteRequest) -> tuple[Vectors, int]:
+        """Return a vector per text, in order, of any length, and the tokens of all texts."""
+        try:
+            data = await self._client.post(request.path, body=request.body, cast_to=cast("type[Any]", object))
+            return embeddings_of(data)
+        except _FAILURES as error:
+            raise error_of(error, self._name, self._key_name) from None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()

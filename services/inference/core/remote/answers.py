@@ -1,0 +1,268 @@
+"""Turns the chunks of a remote engine's stream into the events of an inference.
+
+Invariants:
+    1. A candidate's deltas come before its end, and nothing of it after its end.
+    2. The arguments of the deltas of a call are those of the call in the end.
+    3. Every call of an end has an offered tool's name, a JSON object and an id of its own.
+    4. A stream is whole only if every candidate ended.
+    5. No end says that a constraint is satisfied: nothing here held the output to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.usage import TokenUsage
+from services.inference.core.generation import (
+    CandidateEnd,
+    Completed,
+    Delta,
+    FinishReason,
+    TokenLogprob,
+    ToolCallDelta,
+)
+
+MAX_CALLS = 128
+_EMPTY_ARGUMENTS = "{}"
+_FINISH_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL,
+    "function_call": FinishReason.TOOL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of a tool call, as the engine sent it; `index` is the engine's."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicePiece:
+    """What a chunk adds to one candidate; `finish_reason` is empty until its last piece."""
+
+    index: int
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the engine counted so far."""
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One event of the engine's stream."""
+
+    choices: tuple[ChoicePiece, ...] = ()
+    counts: Counts | None = None
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call so far; `key` is the engine's index and id of it."""
+
+    key: tuple[int, str]
+    id: str
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    calls: list[_Call] = field(default_factory=list)
+    tokens: int = 0
+    reasoning_tokens: int = 0
+    end: CandidateEnd | None = None
+    is_cancelled: bool = False
+
+
+class RemoteAnswers:
+    """The candidates of one inference. Feed the chunks in their order, then call `finish`.
+
+    Args:
+        count: Number of candidates.
+        tool_names: The tools that the model may call.
+        is_enforced: Whether it must call one.
+        new_call_id: Makes the id of a call whose own id cannot be used.
+    """
+
+    def __init__(
+        self, count: int, tool_names: Sequence[str] = (), *, is_enforced: bool, new_call_id: Callable[[], str]
+    ) -> None:
+        self._candidates = [_Candidate() for _ in range(count)]
+        self._tool_names = frozenset(tool_names)
+        self._is_enforced = is_enforced
+        self._new_call_id = new_call_id
+        self.counts: Counts | None = None
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether every candidate has ended."""
+        return all(candidate.end is not None for candidate in self._candidates)
+
+    @property
+    def are_cancelled(self) -> bool:
+        """Whether every candidate was cancelled."""
+        return all(candidate.is_cancelled for candidate in self._candidates)
+
+    def cancel(self, index: int) -> None:
+        """Cancel a candidate: it ends with the next chunk."""
+        if self._candidates[index].end is None:
+            self._candidates[index].is_cancelled = True
+
+    def feed(self, chunk: Chunk) -> Iterator[Delta | CandidateEnd]:
+        """Yield the events of a chunk.
+
+        The end of a single candidate waits for `finish`, which has the engine's count of its tokens. Raises Internal,
+        (INFERENCE_MALFORMED_RESPONSE) for a chunk that cannot be, (INFERENCE_ENGINE_ERROR) for an end by a failure.
+        """
+        if chunk.counts is not None:
+            self.counts = chunk.counts
+        for index, candidate in enumerate(self._candidates):
+            if candidate.is_cancelled and candidate.end is None:
+                candidate.end = CandidateEnd(index, FinishReason.CANCELLED, candidate.tokens)
+                yield candidate.end
+        for piece in chunk.choices:
+            if not 0 <= piece.index < len(self._candidates):
+                raise _malformed(f"answers candidate {piece.index} of {len(self._candidates)}")
+            candidate = self._candidates[piece.index]
+            if candidate.end is None:
+                yield from self._take(candidate, piece)
+
+    def finish(self, *, prompt_tokens: int, window: int, decode_seconds: float) -> Iterator[CandidateEnd | Completed]:
+        """Yield the last events; `prompt_tokens` counts where the engine did not.
+
+        Raises Internal (INFERENCE_MALFORMED_RESPONSE) when a candidate has not ended.
+        """
+        for index, candidate in enumerate(self._candidates):
+            if candidate.end is None:
+                raise _malformed(f"ended its stream before candidate {index} of {len(self._candidates)}")
+        usage = self._usage(prompt_tokens, window, decode_seconds)
+        if (only := self._only_end()) is not None:
+            yield CandidateEnd(0, only.finish_reason, usage.output_tokens, only.tool_calls)
+        yield Completed(usage, usage.prompt_tokens - usage.cached_prompt_tokens + usage.output_tokens)
+
+    def _only_end(self) -> CandidateEnd | None:
+        """Return the end of a single candidate that `finish` must yield."""
+        only = self._candidates[0]
+        if len(self._candidates) > 1 or only.is_cancelled:
+            return None
+        return only.end
+
+    def _usage(self, prompt_tokens: int, window: int, decode_seconds: float) -> TokenUsage:
+        longest = max(candidate.tokens for candidate in self._candidates)
+        output = sum(candidate.tokens for candidate in self._candidates)
+        counts = self.counts or Counts(
+            prompt_tokens, output, 0, sum(candidate.reasoning_tokens for candidate in self._candidates)
+        )
+        if len(self._candidates) == 1:
+            longest = counts.output_tokens
+        return TokenUsage(
+            prompt_tokens=counts.prompt_tokens,
+            cached_prompt_tokens=min(counts.cached_prompt_tokens, counts.prompt_tokens),
+            reasoning_tokens=counts.reasoning_tokens,
+            output_tokens=counts.output_tokens,
+            context_tokens=counts.prompt_tokens + longest,
+            context_window=window,
+            decode_seconds=decode_seconds,
+        )
+
+    def _take(self, candidate: _Candidate, piece: ChoicePiece) -> Iterator[Delta | CandidateEnd]:
+        calls = tuple(delta for call in piece.calls for delta in self._add_call(candidate, call))
+        if piece.content or piece.reasoning or piece.calls:
+            tokens = max(1, len(piece.logprobs))
+            candidate.tokens += tokens
+            candidate.reasoning_tokens += tokens if piece.reasoning and not piece.content else 0
+        delta = Delta(piece.index, piece.content, piece.reasoning, calls, piece.logprobs)
+        if delta != Delta(piece.index):
+            yield Delta(piece.index, piece.content, piece.reasoning, calls, piece.logprobs, candidate.tokens)
+        if not piece.finish_reason:
+            return
+        if open_calls := tuple(self._filled(candidate)):
+            yield Delta(piece.index, tool_calls=open_calls, output_tokens=candidate.tokens)
+        candidate.end = self._end(piece.index, candidate, piece.finish_reason)
+        if len(self._candidates) > 1:
+            yield candidate.end
+
+    def _add_call(self, candidate: _Candidate, piece: CallPiece) -> Iterator[ToolCallDelta]:
+        """Add a piece; some engines give several calls one index, and tell them apart by their ids alone."""
+        position = next(
+            (at for at in reversed(range(len(candidate.calls))) if candidate.calls[at].key[0] == piece.index), None
+        )
+        begins = piece.name and piece.id and position is not None and candidate.calls[position].key[1] != piece.id
+        if position is None or begins:
+            position = self._new_call(candidate, piece)
+        call = candidate.calls[position]
+        is_first = not call.name
+        call.name = call.name or piece.name
+        call.arguments += piece.arguments
+        if call.name not in self._tool_names:
+            return  # the end refuses it
+        if is_first:
+            yield ToolCallDelta(position, call.id, call.name, call.arguments)
+        elif piece.arguments:
+            yield ToolCallDelta(position, arguments_json=piece.arguments)
+
+    def _new_call(self, candidate: _Candidate, piece: CallPiece) -> int:
+        if len(candidate.calls) == MAX_CALLS:
+            raise _malformed(f"asks for more than {MAX_CALLS} tool calls at once")
+        is_own = is_id(piece.id) and piece.id not in {call.id for call in candidate.calls}
+        candidate.calls.append(_Call((piece.index, piece.id), piece.id if is_own else self._new_call_id()))
+        return len(candidate.calls) - 1
+
+    def _filled(self, candidate: _Candidate) -> Iterator[ToolCallDelta]:
+        """Yield the arguments of calls that came without any."""
+        for position, call in enumerate(candidate.calls):
+            if not call.arguments.strip() and call.name in self._tool_names:
+                call.arguments += _EMPTY_ARGUMENTS
+                yield ToolCallDelta(position, arguments_json=_EMPTY_ARGUMENTS)
+
+    def _end(self, index: int, candidate: _Candidate, reason: str) -> CandidateEnd:
+        finish_reason = _FINISH_REASONS.get(reason)
+        if finish_reason is None:
+            raise Internal(f"the engine ended its answer by {reason[:40]!r}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+        whole = tuple(
+            ToolCall(call.id, call.name, call.arguments)
+            for call in candidate.calls
+            if call.name in self._tool_names and _is_object(call.arguments)
+        )
+        are_whole = len(whole) == len(candidate.calls)
+        if finish_reason is not FinishReason.LENGTH and not are_whole:
+            raise _malformed("asks for a tool call that is not JSON, or of a tool that was not offered")
+        is_missing = finish_reason is FinishReason.TOOL or (self._is_enforced and finish_reason is FinishReason.STOP)
+        if is_missing and not whole:
+            raise _malformed("gives no tool call where there should be one")
+        if whole and are_whole:
+            finish_reason = FinishReason.TOOL
+        return CandidateEnd(index, finish_reason, candidate.tokens, whole)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text, is_rewritable=True), dict)
+    except JsonTextError:
+        return False
+
+
+def _malformed(problem: str) -> Internal:
+    return Internal(f"the engine {problem}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
