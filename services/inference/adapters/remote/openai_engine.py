@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx2
-from openai import AsyncOpenAI, AsyncStream, Omit, OpenAIError
+from openai import AsyncOpenAI, AsyncStream, OpenAIError
 
 from services.inference.adapters.remote.failures import error_of
 from services.inference.adapters.remote.forms import chunk_of, embeddings_of
-from services.inference.adapters.remote.transport import ConnectionLimits, open_client
+from services.inference.adapters.remote.transport import WRITE_TIMEOUT_S, ConnectionLimits, open_client
 from services.inference.core.embedding import Vectors
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
@@ -37,17 +37,14 @@ class OpenAiEngine:
     def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
         self._name = f"the engine of model {endpoint.alias!r}"
         self._key_name = endpoint.key_name
-        # The library reads these from the environment, too, where they may be meant for others.
-        headers: dict[str, Any] = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-        if not endpoint.key:
-            headers["Authorization"] = Omit()
         self._client = AsyncOpenAI(
             base_url=endpoint.url,
-            api_key=endpoint.key or "none",
+            api_key="the transport sends the key",
             max_retries=0,
-            default_headers=headers,
-            http_client=open_client(limits, endpoint.ca_file),
-            timeout=httpx2.Timeout(connect=limits.connect_timeout_s, read=limits.silence_s, write=30.0, pool=None),
+            http_client=open_client(limits, endpoint.key, endpoint.ca_file),
+            timeout=httpx2.Timeout(
+                connect=limits.connect_timeout_s, read=limits.silence_s, write=WRITE_TIMEOUT_S, pool=None
+            ),
         )
 
     async def stream(self, request: RemoteRequest) -> AsyncGenerator[Chunk, None]:

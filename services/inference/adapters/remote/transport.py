@@ -1,4 +1,4 @@
-"""Connections to an engine, which bound the bytes of an answer and of one line of it."""
+"""Connections to an engine: what is sent besides a request's body, and how many bytes an answer may have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import httpx2
 
 MAX_LINE_BYTES = 4 * 1024 * 1024  # the longest event of a stream
-_WRITE_TIMEOUT_S = 30.0
+WRITE_TIMEOUT_S = 30.0
+# The library adds headers about this machine, and others from the environment that may be meant for another service.
+_SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
 
 
 class AnswerRefused(httpx2.StreamError):
@@ -26,36 +28,38 @@ class ConnectionLimits:
     max_answer_bytes: int
 
 
-def open_client(limits: ConnectionLimits, ca_file: str) -> httpx2.AsyncClient:
+def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.AsyncClient:
     """Return a client that follows no redirects and reads no proxy from the environment.
 
-    `ca_file` has the authorities of the engine's certificate; empty takes those of the system. Raises OSError for one
-    that cannot be read.
+    `key` is empty for an engine without one. `ca_file` has the authorities of the engine's certificate; empty takes
+    those of the system. Raises OSError for one that cannot be read.
     """
     return httpx2.AsyncClient(
-        transport=BoundedTransport(limits, ca_file),
+        transport=BoundedTransport(limits, key, ca_file),
         # A compressed answer could become larger than its bytes tell.
         headers={"accept-encoding": "identity"},
-        timeout=httpx2.Timeout(
-            connect=limits.connect_timeout_s, read=limits.silence_s, write=_WRITE_TIMEOUT_S, pool=None
-        ),
         follow_redirects=False,
         trust_env=False,
     )
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Counts the bytes of each answer."""
+    """Sends the key and no other header that names the sender, and counts the bytes of each answer."""
 
-    def __init__(self, limits: ConnectionLimits, ca_file: str) -> None:
+    def __init__(self, limits: ConnectionLimits, key: str, ca_file: str) -> None:
         self._inner = httpx2.AsyncHTTPTransport(
             verify=ssl.create_default_context(cafile=ca_file or None),
             limits=httpx2.Limits(max_connections=limits.max_connections),
         )
         self._max_answer_bytes = limits.max_answer_bytes
+        self._own_headers = {"user-agent": "pagantic"}
+        if key:
+            self._own_headers["authorization"] = f"Bearer {key}"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; raises AnswerRefused here for a compressed answer, and for a large one while it is read."""
+        sent = {name: value for name, value in request.headers.items() if name in _SENT_HEADERS}
+        request.headers = httpx2.Headers({**sent, **self._own_headers})
         response = await self._inner.handle_async_request(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()

@@ -176,12 +176,13 @@ class RemoteAnswers:
             prompt_tokens, output, 0, sum(candidate.reasoning_tokens for candidate in self._candidates)
         )
         if len(self._candidates) == 1:
-            longest = counts.output_tokens
+            longest = output = counts.output_tokens
+        output = max(output, counts.output_tokens)  # some engines count one candidate alone
         return TokenUsage(
             prompt_tokens=counts.prompt_tokens,
             cached_prompt_tokens=min(counts.cached_prompt_tokens, counts.prompt_tokens),
             reasoning_tokens=counts.reasoning_tokens,
-            output_tokens=counts.output_tokens,
+            output_tokens=output,
             context_tokens=counts.prompt_tokens + longest,
             context_window=window,
             decode_seconds=decode_seconds,
