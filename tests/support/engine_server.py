@@ -82,9 +82,11 @@ class EngineServer:
     async def answer(self, request):
         body = json.loads(await request.body())
         self.asked.append((request.url.path, dict(request.headers), body))
-        script = self.script(body) if callable(self.script) else self.script
+        script = self.script
         if isinstance(script, Response):
             return script
+        if callable(script):
+            script = script(body)
         if isinstance(script, dict):
             return JSONResponse(script)
         if isinstance(script, Hold):  # before any header

@@ -93,7 +93,14 @@ async def test_sampling_stop_seed_and_reasoning_are_sent(engine, stub):
     )
     reasoning = generation_pb2.Reasoning(mode=generation_pb2.REASONING_MODE_OFF)
     request = chat(sampling=sampling, stop=["END"], max_tokens=9, candidate_count=2, reasoning=reasoning)
-    engine.script = [choice(0, content="a"), choice(1, content="b"), choice(0, "stop"), choice(1, "stop"), usage(), DONE]
+    engine.script = [
+        choice(0, content="a"),
+        choice(1, content="b"),
+        choice(0, "stop"),
+        choice(1, "stop"),
+        usage(),
+        DONE,
+    ]
     events = await collect(stub, request)
     sent = engine.last
     assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["min_p"]) == (0.5, 0.9, 7, 0.125)
@@ -154,9 +161,7 @@ async def test_an_enforced_choice_is_sent_and_a_missing_call_is_malformed(engine
 
 
 async def test_a_choice_of_no_tool_offers_none(engine, stub):
-    await collect(
-        stub, chat(tools=[TOOL], choice=message_pb2.ToolChoice(mode=message_pb2.TOOL_CHOICE_MODE_NONE))
-    )
+    await collect(stub, chat(tools=[TOOL], choice=message_pb2.ToolChoice(mode=message_pb2.TOOL_CHOICE_MODE_NONE)))
     assert "tools" not in engine.last
 
 
@@ -185,7 +190,8 @@ async def test_a_schema_is_sent_and_never_claimed_to_be_enforced(engine, stub):
 
 
 @pytest.mark.parametrize(
-    "constraint", [{"regex": "a+"}, {"gbnf": 'root ::= "a"'}, {"engine_text": 'start: "a" | "b"\n'}, {"schema_json": "1"}]
+    "constraint",
+    [{"regex": "a+"}, {"gbnf": 'root ::= "a"'}, {"engine_text": 'start: "a" | "b"\n'}, {"schema_json": "1"}],
 )
 async def test_a_constraint_that_the_api_cannot_take_is_refused_and_nothing_is_sent(engine, stub, constraint):
     with pytest.raises(InvalidRequest, match="JSON Schemas of objects only") as refused:

@@ -23,7 +23,7 @@ from pagantic_common.domain.errors import (
 from services.inference.adapters.remote.transport import AnswerRefused
 
 RETRY_AFTER_S = 1.0
-MAX_RETRY_AFTER_S = 3600.0
+MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 0.1, 3600.0
 MAX_REASON_CHARS = 300
 _CONTEXT = re.compile(r"context.?(length|size|window)|maximum context|max_model_len|input is too long", re.IGNORECASE)
 _CONSTRAINT = re.compile(r"response_format|json.?schema|grammar|guided", re.IGNORECASE)
@@ -125,12 +125,13 @@ def _printable(text: str) -> str:
 
 
 def _retry_after_s(headers: httpx2.Headers) -> float:
-    """Return the seconds of Retry-After, which is a number or a date (RFC 9110), at most an hour."""
+    """Return the seconds of Retry-After, which is a number or a date (RFC 9110), at least 0.1 and at most an hour."""
     text = headers.get("retry-after", "")
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
-        return min(float(text), MAX_RETRY_AFTER_S)
     try:
-        wait_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+            wait_s = float(text)
+        else:
+            wait_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, OverflowError):
         return RETRY_AFTER_S
-    return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
+    return min(max(wait_s, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)

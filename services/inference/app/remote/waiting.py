@@ -11,6 +11,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Unavailable
 from pagantic_common.telemetry.scope import current_deadline
 
+RETRY_AFTER_S = 1.0
+
 ResultT = TypeVar("ResultT")
 
 
@@ -31,4 +33,5 @@ async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, s
         raise Unavailable(
             f"the engine of model {model!r} was silent for {silence_s:g} s",
             code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE,
+            retry_after_s=RETRY_AFTER_S,
         ) from None
