@@ -1,6 +1,7 @@
 """A server that speaks OpenAI's HTTP API over a real socket, and answers what a test writes down for it."""
 
 import asyncio
+import inspect
 import json
 import socket
 from contextlib import asynccontextmanager
@@ -62,17 +63,19 @@ class Hold:
 
 
 class EngineServer:
-    """Answers requests by `script`: a list of events, texts and bytes, a response, or a function that returns one.
+    """Answers requests by `script`: a list of events, texts and bytes, a response, or an async function that returns one.
 
     Attributes:
         asked: The path, the headers and the body of each request.
         url: The address of the API.
+        pause_s: The time between two parts of a stream.
     """
 
     def __init__(self):
         self.script = spoken("hello")
         self.asked = []
         self.url = ""
+        self.pause_s = 0.0
 
     @property
     def last(self):
@@ -83,10 +86,10 @@ class EngineServer:
         body = json.loads(await request.body())
         self.asked.append((request.url.path, dict(request.headers), body))
         script = self.script
+        if inspect.isfunction(script):
+            script = await script(body)
         if isinstance(script, Response):
             return script
-        if callable(script):
-            script = script(body)
         if isinstance(script, dict):
             return JSONResponse(script)
         if isinstance(script, Hold):  # before any header
@@ -107,6 +110,7 @@ class EngineServer:
                 raise part
             else:
                 yield part
+                await asyncio.sleep(self.pause_s)
 
     async def _hold(self, hold, request):
         hold.reached.set()

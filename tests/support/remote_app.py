@@ -23,5 +23,7 @@ def models_of(remotes, routes=None, local=(), **fields):
             return elsewhere.connect(spec.info, models.use)
         return await served(generations[spec.info.name])
 
-    models = Models([*elsewhere.specs, *(ModelSpec(info, 0) for info in infos)], load)
+    specs = [*elsewhere.specs, *(ModelSpec(info, 0) for info in infos)]
+    specs.sort(key=lambda spec: spec.info.name != settings.default_model)
+    models = Models(specs, load)
     return models

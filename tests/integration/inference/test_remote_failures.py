@@ -237,7 +237,7 @@ async def test_a_cancelled_caller_is_gone_from_the_engine_at_once(engine, stub_o
 async def test_calls_beyond_the_limit_wait_and_beyond_the_queue_are_refused(engine, stub_of):
     stub = await stub_of(models_of({"big": remote(engine.url, max_concurrent=1, queue_capacity=1)}))
     hold = Hold()
-    engine.script = lambda _body: [hold, *spoken("x")]
+    engine.script = [hold, *spoken("x")]
     calls = [asyncio.create_task(ask(stub)) for _ in range(2)]
     await asyncio.wait_for(hold.reached.wait(), 5)
     async with asyncio.timeout(5):

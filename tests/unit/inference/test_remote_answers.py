@@ -3,7 +3,6 @@
 import json
 from itertools import count
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
