@@ -63,7 +63,7 @@ class Hold:
 
 
 class EngineServer:
-    """Answers requests by `script`: a list of events, texts and bytes, a response, or an async function that returns one.
+    """Answers requests by `script`: parts of a stream, a response, JSON, a hold, or an async function that returns one.
 
     Attributes:
         asked: The path, the headers and the body of each request.

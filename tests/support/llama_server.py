@@ -3,9 +3,9 @@
 import os
 import signal
 import subprocess
-import urllib.error
-import urllib.request
 from pathlib import Path
+
+import httpx
 
 from services.inference.adapters.default_model import find_default_model
 from tests.support.killing import wait_until
@@ -31,11 +31,22 @@ class LlamaServer:
     def start(self):
         """Start it, and return when it has loaded its model."""
         slots = 4
-        options = ["--ctx-size", str(slots * WINDOW), "--parallel", str(slots), "--threads", "2", "--jinja"]
+        options = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+            "--ctx-size",
+            str(slots * WINDOW),
+            "--parallel",
+            str(slots),
+            "--threads",
+            "2",
+            "--jinja",
+        ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "--model", find_default_model(), "--host", "127.0.0.1", "--port", str(self._port)]
-                + options,
+                [self._program, "--model", find_default_model(), *options],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -57,7 +68,6 @@ class LlamaServer:
     def _is_ready(self):
         assert self._process.poll() is None, self._log.read_text()[-2000:]
         try:
-            with urllib.request.urlopen(self.url.removesuffix("/v1") + "/health", timeout=1) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            return httpx.get(self.url.removesuffix("/v1") + "/health", timeout=1).is_success
+        except httpx.TransportError:
             return False
