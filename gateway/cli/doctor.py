@@ -110,6 +110,8 @@ def check_model() -> Check:
     """Check that there is a model: the configured one, or the bundled one."""
     setting = "PAGANTIC_INFERENCE_MODEL_PATH"
     if path := os.environ.get(setting):
+        if path == "none":
+            return Check("model", f"none of its own: {setting} is none")
         if Path(path).expanduser().is_file():
             return Check("model", path)
         return Check("model", path, f"{setting} names no file: change it, or unset it")

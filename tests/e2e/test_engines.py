@@ -23,6 +23,7 @@ from tests.support.llama_server import WINDOW, LlamaServer
 from tests.support.service_process import ServiceProcess
 
 COLOR = schema_of(color={"enum": ["red", "green", "blue"]})
+SEA = "The sea is wide. " * 60
 LOCAL = "SmolLM2-135M-Instruct.Q4_1"
 CACHED = {"token_usage.cached_prompt_tokens"}  # depends on what was asked before
 
@@ -56,7 +57,7 @@ def gateway(system):
 
 @pytest.fixture(scope="module")
 def behind_gateway(system, gateway, tmp_path_factory):
-    remotes = {"far": {"url": gateway, "model": LOCAL, "context_window": 4096}}
+    remotes = {"far": {"url": gateway, "model": LOCAL, "context_window": 1024}}
     settings = {"model_path": "none", "default_model": "far", "remotes": json.dumps(remotes)}
     with chain(system, tmp_path_factory.mktemp("gateway"), **settings) as stubs:
         yield stubs
@@ -136,9 +137,9 @@ def test_an_output_of_another_engine_is_checked_and_not_claimed_to_be_enforced(b
 def test_a_conversation_longer_than_the_window_goes_on(behind_gateway):
     session = str(uuid.uuid4())
     for _ in range(4):
-        response, _ = execute(behind_gateway[0], say("word " * 1200, session_id=session, max_tokens=4))
+        response, _ = execute(behind_gateway[0], say(f"{SEA} Say hello.", session_id=session, max_tokens=8))
         assert not response.HasField("error"), response.error
-    assert [warning.code for warning in response.warnings] == ["history_shortened"]
+    assert "history_shortened" in [warning.code for warning in response.warnings]
 
 
 def test_an_engine_that_is_killed_before_its_first_token_is_followed_by_the_local_model(behind_route, llama_server):

@@ -25,7 +25,7 @@ class Need:
 POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
 NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
 LLAMA_SERVER = Need(
-    "llama-server", "make test-engines builds it, or set PAGANTIC_LLAMA_SERVER to the program", is_installable=False
+    "llama-server", "make test-engines builds it; PAGANTIC_LLAMA_SERVER names the program", is_installable=False
 )
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
 

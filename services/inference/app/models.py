@@ -87,6 +87,13 @@ class _Entry:
         self.failure: PaganticError | None = None  # the last load's, repeated until `retry_at_s`
         self.retry_at_s = -math.inf
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes now."""
+        if self.loading is None:
+            return 0
+        return self.spec.memory_bytes
+
 
 class Models:
     """Serves models by alias; the first one is the default. Used from one event loop.
@@ -258,15 +265,14 @@ class Models:
 
     def _is_room_short(self, wanted: _Entry) -> bool:
         """Tell whether a loaded model must go; a model over the limit is loaded once nothing else is."""
-        loaded_bytes = [entry.spec.memory_bytes for entry in self._entries.values() if entry.loading is not None]
-        if not self._memory_limit_bytes or not wanted.spec.memory_bytes or not any(loaded_bytes):
+        held_bytes = sum(entry.held_bytes for entry in self._entries.values())
+        if not self._memory_limit_bytes or not wanted.spec.memory_bytes or not held_bytes:
             return False
-        return sum(loaded_bytes) + wanted.spec.memory_bytes > self._memory_limit_bytes
+        return held_bytes + wanted.spec.memory_bytes > self._memory_limit_bytes
 
     def _entry_to_unload(self, wanted: _Entry) -> _Entry:
         """Return the least recently used model without users; raises Overloaded when every model must stay."""
-        loaded = [entry for entry in self._entries.values() if entry.loading is not None and entry.spec.memory_bytes]
-        idle = [entry for entry in loaded if not entry.users]
+        idle = [entry for entry in self._entries.values() if entry.held_bytes and not entry.users]
         if not idle:
             raise _no_room(wanted, "are in use", RETRY_AFTER_S)
         since_s = self._monotonic_s() - self._min_residence_s

@@ -10,7 +10,7 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.remote.routing import Route, Use
 from services.inference.settings import InferenceSettings, RouteSettings
-from services.inference.wiring.remote import describe_remote, endpoint_of, open_remote
+from services.inference.wiring.remote import REMOTE, describe_remote, endpoint_of, open_remote
 
 ROUTE = "route"
 _CHAT = "chat"
@@ -64,15 +64,19 @@ def describe_route(alias: str, route: RouteSettings, models: Mapping[str, ModelI
 
     Raises InvalidRequest for a model that is not there, that is another route, or that takes no conversations.
     """
-    for name in route.models:
-        if name not in models:
-            known = ", ".join(map(repr, models))
-            raise InvalidRequest(f"route {alias!r} names model {name!r}: the models that a route may name are {known}")
-        if _CHAT not in models[name].capabilities:
-            raise InvalidRequest(f"route {alias!r} names model {name!r}, which takes no conversations")
     if len(set(route.models)) < len(route.models):
         raise InvalidRequest(f"route {alias!r} names a model twice")
-    infos = [models[name] for name in route.models]
-    shared = [can for can in infos[0].capabilities if all(can in info.capabilities for info in infos)]
-    window = min(info.context_window for info in infos)
-    return ModelInfo(alias, window, (*(can for can in shared if can != "remote"), ROUTE))
+    infos = [_model_of(alias, name, models) for name in route.models]
+    shared = set(infos[0].capabilities).intersection(*(info.capabilities for info in infos)) - {REMOTE}
+    capabilities = [capability for capability in infos[0].capabilities if capability in shared]
+    return ModelInfo(alias, min(info.context_window for info in infos), (*capabilities, ROUTE))
+
+
+def _model_of(route: str, name: str, models: Mapping[str, ModelInfo]) -> ModelInfo:
+    info = models.get(name)
+    if info is None:
+        known = ", ".join(map(repr, models))
+        raise InvalidRequest(f"route {route!r} names model {name!r}: the models that a route may name are {known}")
+    if _CHAT not in info.capabilities:
+        raise InvalidRequest(f"route {route!r} names model {name!r}, which takes no conversations")
+    return info

@@ -18,8 +18,9 @@ from services.inference.core.remote.requests import RemoteModel
 from services.inference.settings import InferenceSettings, RemoteSettings
 from services.inference.wiring.text_generation import new_seed
 
-TEXT_CAPABILITIES = ("chat", "tools", "json_schema", "remote")
-EMBEDDING_CAPABILITIES = (embedding.CAPABILITY, "remote")
+REMOTE = "remote"
+TEXT_CAPABILITIES = ("chat", "tools", "json_schema", REMOTE)
+EMBEDDING_CAPABILITIES = (embedding.CAPABILITY, REMOTE)
 
 
 def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler, Workers
-from services.inference.adapters.shared_prompt_folder import read_shared_prompts
+from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.prepared_request import RequestPreparer

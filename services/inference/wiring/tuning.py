@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.adapters.machine import core_count
 from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, cache_folder
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
@@ -25,13 +24,9 @@ log = get_logger(__name__)
 
 @asynccontextmanager
 async def open_tuner(
-    settings: InferenceSettings, own: Path | None, models: Models, loader: ModelLoader
+    settings: InferenceSettings, own: Path, models: Models, loader: ModelLoader
 ) -> AsyncIterator[Tuner]:
-    """Load the service's own model with the kept tuning, and measure while the service runs; None measures nothing."""
-    if own is None:
-        async with _untuned(settings, models, loader) as tuner:
-            yield tuner
-        return
+    """Load the service's own model with the kept tuning, and measure while the service runs."""
     file = TuningFile(Machine(own, settings.gpu_layers), cache_folder() / "tuning")
     kept = await asyncio.to_thread(file.load)
     measured = None
@@ -50,31 +45,8 @@ async def open_tuner(
         await models.close()
 
 
-@asynccontextmanager
-async def _untuned(settings: InferenceSettings, models: Models, loader: ModelLoader) -> AsyncIterator[Tuner]:
-    """Give a tuner that measures nothing: models of MODELS run by the settings, or by safe defaults."""
-    tuner = Tuner(
-        untuned(core_count(), is_on_gpu=bool(settings.gpu_layers)),
-        given=_given(settings),
-        prober=None,
-        store=None,
-        in_use=models.in_use,
-        apply=_apply_nothing,
-        clock=SystemClock(),
-        note="PAGANTIC_INFERENCE_MODEL_PATH is none",
-    )
-    loader.set_options(tuner.tuning, use_extra_bufts=False)
-    try:
-        yield tuner
-    finally:
-        await models.close()
-
-
-async def _apply_nothing(_tuning: Tuning) -> None:
-    """Apply nothing, which is never called: nothing is measured."""
-
-
-def _given(settings: InferenceSettings) -> dict[str, object]:
+def given_tuning(settings: InferenceSettings) -> dict[str, object]:
+    """Return the settings of the tuning that are not automatic."""
     return {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
 
 
@@ -82,7 +54,7 @@ def _make_tuner(
     settings: InferenceSettings, file: TuningFile, measured: Tuning | None, models: Models, loader: ModelLoader
 ) -> Tuner:
     """Return the tuner of the own model; `measured` is the tuning of an earlier start."""
-    given = _given(settings)
+    given = given_tuning(settings)
     prober: ChildProber | None = ChildProber(file.machine, lambda: file.use_extra_bufts)
     if note := _why_not_measured(settings, loader.specs[0].info.capabilities, given):
         prober = measured = None

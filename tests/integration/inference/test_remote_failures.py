@@ -71,7 +71,7 @@ STATUSES = [
     (refusal(403), PreconditionFailed, ErrorCode.CONFIG_NO_ENGINE, "refuses the key"),
     (refusal(404), PreconditionFailed, ErrorCode.CONFIG_NO_ENGINE, "check url and model"),
     (refusal(307, headers={"location": "/v1/x"}), PreconditionFailed, ErrorCode.CONFIG_NO_ENGINE, "307"),
-    (refusal(429, headers=LONG), Overloaded, ErrorCode.INFERENCE_OVERLOADED, "too much to do"),
+    (refusal(429, headers=LONG), Overloaded, ErrorCode.INFERENCE_OVERLOADED, "is overloaded"),
     (refusal(500), Unavailable, ErrorCode.INFERENCE_MODEL_UNAVAILABLE, "answers 500"),
     (refusal(503), Unavailable, ErrorCode.INFERENCE_MODEL_UNAVAILABLE, "answers 503"),
     (Response("<html>", 502), Unavailable, ErrorCode.INFERENCE_MODEL_UNAVAILABLE, "answers 502"),

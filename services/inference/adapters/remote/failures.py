@@ -55,7 +55,7 @@ def _of_status(error: APIStatusError, engine: str, key_name: str) -> PaganticErr
         )
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return Overloaded(
-            f"{engine} has too much to do ({status})",
+            f"{engine} is overloaded ({status})",
             code=ErrorCode.INFERENCE_OVERLOADED,
             retry_after_s=_retry_after_s(error.response.headers),
         )

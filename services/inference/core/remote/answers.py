@@ -11,12 +11,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, Internal
-from pagantic_common.domain.ids import is_id
-from pagantic_common.domain.messages import ToolCall
-from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.core.generation import (
     CandidateEnd,
@@ -24,27 +21,15 @@ from services.inference.core.generation import (
     Delta,
     FinishReason,
     TokenLogprob,
-    ToolCallDelta,
 )
+from services.inference.core.remote.calls import CallPiece, RemoteCalls, malformed
 
-MAX_CALLS = 128
-_EMPTY_ARGUMENTS = "{}"
 _FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL,
     "function_call": FinishReason.TOOL,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class CallPiece:
-    """A piece of a tool call, as the engine sent it; `index` is the engine's."""
-
-    index: int
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +63,21 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class _Call:
-    """A call so far; `key` is the engine's index and id of it."""
-
-    key: tuple[int, str]
-    id: str
-    name: str = ""
-    arguments: str = ""
-
-
-@dataclass(slots=True)
 class _Candidate:
-    calls: list[_Call] = field(default_factory=list)
+    calls: RemoteCalls
     tokens: int = 0
     reasoning_tokens: int = 0
     end: CandidateEnd | None = None
     is_cancelled: bool = False
+
+    def count(self, piece: ChoicePiece) -> None:
+        """Count a piece as a token, or as those of its log-probabilities."""
+        if not (piece.content or piece.reasoning or piece.calls):
+            return
+        tokens = max(1, len(piece.logprobs))
+        self.tokens += tokens
+        if piece.reasoning and not piece.content:
+            self.reasoning_tokens += tokens
 
 
 class RemoteAnswers:
@@ -109,10 +93,8 @@ class RemoteAnswers:
     def __init__(
         self, count: int, tool_names: Sequence[str] = (), *, is_enforced: bool, new_call_id: Callable[[], str]
     ) -> None:
-        self._candidates = [_Candidate() for _ in range(count)]
-        self._tool_names = frozenset(tool_names)
+        self._candidates = [_Candidate(RemoteCalls(tool_names, new_call_id)) for _ in range(count)]
         self._is_enforced = is_enforced
-        self._new_call_id = new_call_id
         self.counts: Counts | None = None
 
     @property
@@ -144,7 +126,7 @@ class RemoteAnswers:
                 yield candidate.end
         for piece in chunk.choices:
             if not 0 <= piece.index < len(self._candidates):
-                raise _malformed(f"answers candidate {piece.index} of {len(self._candidates)}")
+                raise malformed(f"answers candidate {piece.index} of {len(self._candidates)}")
             candidate = self._candidates[piece.index]
             if candidate.end is None:
                 yield from self._take(candidate, piece)
@@ -156,7 +138,7 @@ class RemoteAnswers:
         """
         for index, candidate in enumerate(self._candidates):
             if candidate.end is None:
-                raise _malformed(f"ended its stream before candidate {index} of {len(self._candidates)}")
+                raise malformed(f"ended its stream before candidate {index} of {len(self._candidates)}")
         usage = self._usage(prompt_tokens, window, decode_seconds)
         if (only := self._only_end()) is not None:
             yield CandidateEnd(0, only.finish_reason, usage.output_tokens, only.tool_calls)
@@ -189,81 +171,28 @@ class RemoteAnswers:
         )
 
     def _take(self, candidate: _Candidate, piece: ChoicePiece) -> Iterator[Delta | CandidateEnd]:
-        calls = tuple(delta for call in piece.calls for delta in self._add_call(candidate, call))
-        if piece.content or piece.reasoning or piece.calls:
-            tokens = max(1, len(piece.logprobs))
-            candidate.tokens += tokens
-            candidate.reasoning_tokens += tokens if piece.reasoning and not piece.content else 0
+        calls = tuple(delta for call in piece.calls for delta in candidate.calls.add(call))
+        candidate.count(piece)
         delta = Delta(piece.index, piece.content, piece.reasoning, calls, piece.logprobs)
         if delta != Delta(piece.index):
-            yield Delta(piece.index, piece.content, piece.reasoning, calls, piece.logprobs, candidate.tokens)
+            yield replace(delta, output_tokens=candidate.tokens)
         if not piece.finish_reason:
             return
-        if open_calls := tuple(self._filled(candidate)):
-            yield Delta(piece.index, tool_calls=open_calls, output_tokens=candidate.tokens)
+        if filled := tuple(candidate.calls.fill()):
+            yield Delta(piece.index, tool_calls=filled, output_tokens=candidate.tokens)
         candidate.end = self._end(piece.index, candidate, piece.finish_reason)
         if len(self._candidates) > 1:
             yield candidate.end
-
-    def _add_call(self, candidate: _Candidate, piece: CallPiece) -> Iterator[ToolCallDelta]:
-        """Add a piece; some engines give several calls one index, and tell them apart by their ids alone."""
-        position = next(
-            (at for at in reversed(range(len(candidate.calls))) if candidate.calls[at].key[0] == piece.index), None
-        )
-        begins = piece.name and piece.id and position is not None and candidate.calls[position].key[1] != piece.id
-        if position is None or begins:
-            position = self._new_call(candidate, piece)
-        call = candidate.calls[position]
-        is_first = not call.name
-        call.name = call.name or piece.name
-        call.arguments += piece.arguments
-        if call.name not in self._tool_names:
-            return  # the end refuses it
-        if is_first:
-            yield ToolCallDelta(position, call.id, call.name, call.arguments)
-        elif piece.arguments:
-            yield ToolCallDelta(position, arguments_json=piece.arguments)
-
-    def _new_call(self, candidate: _Candidate, piece: CallPiece) -> int:
-        if len(candidate.calls) == MAX_CALLS:
-            raise _malformed(f"asks for more than {MAX_CALLS} tool calls at once")
-        is_own = is_id(piece.id) and piece.id not in {call.id for call in candidate.calls}
-        candidate.calls.append(_Call((piece.index, piece.id), piece.id if is_own else self._new_call_id()))
-        return len(candidate.calls) - 1
-
-    def _filled(self, candidate: _Candidate) -> Iterator[ToolCallDelta]:
-        """Yield the arguments of calls that came without any."""
-        for position, call in enumerate(candidate.calls):
-            if not call.arguments.strip() and call.name in self._tool_names:
-                call.arguments += _EMPTY_ARGUMENTS
-                yield ToolCallDelta(position, arguments_json=_EMPTY_ARGUMENTS)
 
     def _end(self, index: int, candidate: _Candidate, reason: str) -> CandidateEnd:
         finish_reason = _FINISH_REASONS.get(reason)
         if finish_reason is None:
             raise Internal(f"the engine ended its answer by {reason[:40]!r}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
-        whole = tuple(
-            ToolCall(call.id, call.name, call.arguments)
-            for call in candidate.calls
-            if call.name in self._tool_names and _is_object(call.arguments)
-        )
-        are_whole = len(whole) == len(candidate.calls)
-        if finish_reason is not FinishReason.LENGTH and not are_whole:
-            raise _malformed("asks for a tool call that is not JSON, or of a tool that was not offered")
-        is_missing = finish_reason is FinishReason.TOOL or (self._is_enforced and finish_reason is FinishReason.STOP)
-        if is_missing and not whole:
-            raise _malformed("gives no tool call where there should be one")
-        if whole and are_whole:
+        calls, is_cut = candidate.calls.whole(), finish_reason is FinishReason.LENGTH
+        if not candidate.calls.are_whole and not is_cut:
+            raise malformed("asks for a tool call that is not JSON, or of a tool that was not offered")
+        if not calls and not is_cut and (self._is_enforced or finish_reason is FinishReason.TOOL):
+            raise malformed("gives no tool call where there should be one")
+        if calls and candidate.calls.are_whole:
             finish_reason = FinishReason.TOOL
-        return CandidateEnd(index, finish_reason, candidate.tokens, whole)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(parse_json(text, is_rewritable=True), dict)
-    except JsonTextError:
-        return False
-
-
-def _malformed(problem: str) -> Internal:
-    return Internal(f"the engine {problem}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+        return CandidateEnd(index, finish_reason, candidate.tokens, calls)

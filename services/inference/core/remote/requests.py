@@ -117,24 +117,25 @@ def _text_fields(request: InferenceRequest, prompt: str, model: RemoteModel) -> 
 
 def _chat_fields(request: InferenceRequest, prompt: ChatPrompt, model: RemoteModel) -> dict[str, Any]:
     choice = prompt.tool_choice
-    if request.constraint is not None and choice.is_enforced:
-        raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
     fields: dict[str, Any] = {"messages": with_joined_system([_message(message) for message in prompt.messages])}
     if tools := offered_tools(prompt.tools, choice):
         fields |= {"tools": [_tool(tool) for tool in tools], "tool_choice": _tool_choice(choice)}
     if request.constraint is not None:
+        if choice.is_enforced:
+            raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
         schema = schema_of(request.constraint, model.info.name)
-        fields["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": _SCHEMA_NAME, "schema": schema},
-        }
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema}}
     if request.stop and not choice.is_enforced:  # a stop string would cut the call's JSON
         fields["stop"] = list(request.stop)
     if request.top_logprobs is not None:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-    if request.reasoning.mode is not ReasoningMode.AUTO:
-        fields["chat_template_kwargs"] = {"enable_thinking": request.reasoning.mode is ReasoningMode.ON}
-    return fields
+    return {**fields, **_reasoning(request.reasoning.mode)}
+
+
+def _reasoning(mode: ReasoningMode) -> dict[str, Any]:
+    if mode is ReasoningMode.AUTO:
+        return {}
+    return {"chat_template_kwargs": {"enable_thinking": mode is ReasoningMode.ON}}
 
 
 def _message(message: Message) -> dict[str, Any]:
