@@ -18,7 +18,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.remote.transport import MAX_LINE_BYTES
+from services.inference.adapters.remote.transport import MAX_EVENT_BYTES
 from services.inference.app.watchdog import wait_until_broken
 from tests.support.engine_server import (
     DONE,
@@ -145,16 +145,17 @@ async def test_halves_of_surrogate_pairs_become_replacement_characters(engine, s
     "script",
     [
         [choice(content="x" * 1000)] * 100,
-        [b"data: " + b"x" * (MAX_LINE_BYTES + 10)],
+        [b"data: " + b"x" * (MAX_EVENT_BYTES + 10)],
         refusal(400, "x" * 200_000),
+        Response("{}", media_type="application/json"),
         Response(gzip.compress(b"x" * 1000), headers={"content-encoding": "gzip"}),
     ],
 )
 async def test_an_answer_that_is_too_large_or_compressed_is_not_read(engine, stub_of, script):
-    limit = 20_000 if not isinstance(script, list) or len(script) > 1 else 2 * MAX_LINE_BYTES
+    limit = 20_000 if not isinstance(script, list) or len(script) > 1 else 2 * MAX_EVENT_BYTES
     stub = await stub_of(models_of({"big": remote(engine.url, max_answer_bytes=limit)}))
     engine.script = script
-    with pytest.raises(Internal, match=r"more than|compresses") as failed:
+    with pytest.raises(Internal, match=r"more than|compresses|no stream") as failed:
         await ask(stub)
     assert failed.value.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
 

@@ -184,7 +184,9 @@ async def test_a_conversation_with_calls_keeps_its_form(engine, stub):
 
 async def test_a_schema_is_sent_and_never_claimed_to_be_enforced(engine, stub):
     engine.script = spoken('{"a": 1}')
-    events = await collect(stub, chat(constraint=generation_pb2.DecoderConstraint(schema_json=SCHEMA)))
+    constraint = generation_pb2.DecoderConstraint(schema_json=SCHEMA)
+    events = await collect(stub, chat(constraint=constraint, tools=[TOOL]))
+    assert engine.last["tool_choice"] == "none"
     assert engine.last["response_format"]["json_schema"]["schema"] == json.loads(SCHEMA)
     assert not events[-2].candidate_end.constraint_satisfied
 
@@ -319,6 +321,14 @@ async def test_vectors_come_from_the_engine_with_unit_length(engine, stub_of):
     assert engine.last["input"] == ["a", "b"]
     with pytest.raises(InvalidRequest, match="generates no text"):
         await collect(stub, chat())
+
+
+async def test_vectors_may_have_more_bytes_than_an_event(engine, stub_of):
+    stub = await stub_of(models_of({"far": remote(engine.url, serves="embeddings")}))
+    vectors = [{"index": index, "embedding": [0.123456789] * 4096} for index in range(32)]
+    engine.script = {"data": vectors}
+    reply = await call_unary("inference", stub.Embed, pb.EmbedRequest(texts=["x"] * 32))
+    assert [len(row.values) for row in reply.embeddings] == [4096] * 32
 
 
 @pytest.mark.parametrize(

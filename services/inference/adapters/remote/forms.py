@@ -59,7 +59,7 @@ class _Call(_Form):
 
 class _Alternative(_Form):
     token: Text = ""
-    id: int = UNKNOWN_TOKEN
+    id: Annotated[int, Field(ge=UNKNOWN_TOKEN, le=MAX_COUNT)] = UNKNOWN_TOKEN
     bytes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
     logprob: float | None = None
     top_logprobs: Several[_Alternative] = []
@@ -131,7 +131,8 @@ def embeddings_of(data: object) -> tuple[Vectors, int]:
     rows = sorted(form.data, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(len(rows))):
         raise ValueError("the vectors are not numbered from 0")
-    vectors = np.array([row.embedding for row in rows], dtype=np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        vectors = np.array([row.embedding for row in rows], dtype=np.float32)
     if vectors.ndim != 2 or not np.isfinite(vectors).all():  # noqa: PLR2004 - rows and components
         raise ValueError("the vectors are not finite, or of one length")
     return vectors, (form.usage or _Usage()).prompt_tokens

@@ -11,7 +11,13 @@ from openai import AsyncOpenAI, AsyncStream, OpenAIError
 
 from services.inference.adapters.remote.failures import error_of
 from services.inference.adapters.remote.forms import chunk_of, embeddings_of
-from services.inference.adapters.remote.transport import WRITE_TIMEOUT_S, ConnectionLimits, open_client
+from services.inference.adapters.remote.transport import (
+    WRITE_TIMEOUT_S,
+    AnswerRefused,
+    ConnectionLimits,
+    is_event_stream,
+    open_client,
+)
 from services.inference.core.embedding import Vectors
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
@@ -54,6 +60,8 @@ class OpenAiEngine:
                 request.path, body=request.body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
             )
             async with opened as events:
+                if not is_event_stream(opened.response.headers):
+                    raise AnswerRefused("its answer is no stream of events")
                 async for data in events:
                     yield chunk_of(data)
         except _FAILURES as error:

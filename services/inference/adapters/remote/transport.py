@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import httpx2
 
-MAX_LINE_BYTES = 4 * 1024 * 1024  # the longest event of a stream
+MAX_EVENT_BYTES = 1024 * 1024  # of a stream, whose events become messages of at most 4 MiB
+EVENT_STREAM = "text/event-stream"
 WRITE_TIMEOUT_S = 30.0
 # The library adds headers about this machine, and others from the environment that may be meant for another service.
 _SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
@@ -43,6 +44,11 @@ def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.Asyn
     )
 
 
+def is_event_stream(headers: httpx2.Headers) -> bool:
+    """Tell whether an answer is a stream of events."""
+    return str(headers.get("content-type", "")).lower().startswith(EVENT_STREAM)
+
+
 class BoundedTransport(httpx2.AsyncBaseTransport):
     """Sends the key and no other header that names the sender, and counts the bytes of each answer."""
 
@@ -69,7 +75,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             response.status_code,
             headers=response.headers,
-            stream=_BoundedStream(response.stream, self._max_answer_bytes),
+            stream=_BoundedStream(response.stream, self._max_answer_bytes, is_events=is_event_stream(response.headers)),
             extensions=response.extensions,
         )
 
@@ -79,9 +85,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int, *, is_events: bool) -> None:
         self._inner = inner
         self._max_bytes = max_bytes
+        self._is_events = is_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         total = line = 0
@@ -91,8 +98,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
             line = after_line if b"\n" in part else line + len(part)
             if total > self._max_bytes:
                 raise AnswerRefused(f"its answer has more than {self._max_bytes} bytes, the limit of max_answer_bytes")
-            if line > MAX_LINE_BYTES:
-                raise AnswerRefused(f"an event of its stream has more than {MAX_LINE_BYTES} bytes")
+            if self._is_events and line > MAX_EVENT_BYTES:
+                raise AnswerRefused(f"an event of its stream has more than {MAX_EVENT_BYTES} bytes")
             yield part
 
     async def aclose(self) -> None:

@@ -15,6 +15,7 @@ from services.inference.app.remote.turns import Turns
 from services.inference.app.remote.waiting import within_limits
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Completed, Event, InferenceRequest, Started
+from services.inference.core.prompts.tool_calls import offered_tools
 from services.inference.core.remote.answers import Chunk, RemoteAnswers
 from services.inference.core.remote.estimate import estimate_prompt
 from services.inference.core.remote.requests import RemoteModel, inference_request
@@ -169,7 +170,7 @@ def _answers_of(request: InferenceRequest) -> RemoteAnswers:
     names: tuple[str, ...] = ()
     is_enforced = False
     if isinstance(request.prompt, ChatPrompt):
-        names = tuple(tool.name for tool in request.prompt.tools)
+        names = tuple(tool.name for tool in offered_tools(request.prompt.tools, request.prompt.tool_choice))
         is_enforced = request.prompt.tool_choice.is_enforced
     return RemoteAnswers(request.candidate_count, names, is_enforced=is_enforced, new_call_id=_new_call_id)
 
