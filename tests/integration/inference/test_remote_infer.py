@@ -1,6 +1,7 @@
 """Infer over a remote engine: a real server over a real socket, which answers what the test says."""
 
 import json
+import logging
 
 import pytest
 
@@ -271,13 +272,16 @@ async def test_extra_fields_are_added_and_null_leaves_one_out(engine, stub_of):
     assert (engine.last["max_completion_tokens"], "max_tokens" in engine.last) == (3, False)
 
 
-async def test_the_key_of_a_variable_is_sent_and_shown_nowhere(engine, stub_of, monkeypatch):
+async def test_the_key_of_a_variable_is_sent_and_shown_nowhere(engine, stub_of, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("VLLM_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
     monkeypatch.setenv("OPENAI_ORG_ID", "org-of-another")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "x-of-another: 1")
     models = models_of({"big": remote(engine.url, api_key_env="VLLM_KEY")})
-    await collect(await stub_of(models), chat())
+    await collect(await stub_of(models), chat("my words"))
+    assert not [word for word in ("sk-secret", "my words") if word in caplog.text]
+    assert not {"openai._base_client", "httpx2", "httpcore2.http11"} & {record.name for record in caplog.records}
     headers = engine.asked[0][1]
     assert headers["authorization"] == "Bearer sk-secret"
     assert "another" not in str(headers)

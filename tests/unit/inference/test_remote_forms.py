@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from services.inference.adapters.remote.forms import chunk_of, embeddings_of
 from services.inference.core.remote.answers import Chunk
 
-NAMES = st.sampled_from(
-    "choices index delta content logprobs tool_calls function usage finish_reason bytes prompt_tokens id token logprob "
-    "top_logprobs tokens token_logprobs data embedding".split()
-)
+OUTER = ("choices", "index", "delta", "content", "logprobs", "tool_calls", "function", "usage", "finish_reason", "data")
+INNER = ("bytes", "prompt_tokens", "id", "token", "logprob", "top_logprobs", "tokens", "token_logprobs", "embedding")
+NAMES = st.sampled_from((*OUTER, *INNER))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5),

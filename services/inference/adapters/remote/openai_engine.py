@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -21,6 +22,10 @@ from services.inference.adapters.remote.transport import (
 from services.inference.core.embedding import Vectors
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
+
+# These log every request at their lower levels, and the log must not depend on what they quote of it.
+for _name in ("openai", "httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 # What goes wrong between here and the engine: the library, the connection, and answers of another form.
 _FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError)
