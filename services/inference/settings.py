@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import InnerSettings
+from pagantic_common.settings.names import PREFIX
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
@@ -55,6 +56,8 @@ class RemoteSettings(BaseModel):
     def _check_key(self) -> RemoteSettings:
         if self.api_key_env and self.api_key_file:
             raise ValueError("api_key_env and api_key_file are both set: keep one of them")
+        if self.api_key_env.upper().startswith(PREFIX):
+            raise ValueError(f"api_key_env is {self.api_key_env!r}: variables with {PREFIX} are settings, rename it")
         return self
 
 

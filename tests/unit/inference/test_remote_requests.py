@@ -119,6 +119,7 @@ REMOTE = {"url": "https://x/v1", "model": "m", "context_window": 4096}
         ({"modle": "m"}, "big.modle: "),
         ({"api_key": "pa55"}, "big.api_key: "),
         ({"api_key_env": "A", "api_key_file": "b"}, "both set: keep one"),
+        ({"api_key_env": "PAGANTIC_KEY"}, "variables with PAGANTIC_ are settings"),
         ({"max_concurrent": 0}, "big.max_concurrent: "),
         ({"timeout_s": 1e9}, "big.timeout_s: "),
     ],

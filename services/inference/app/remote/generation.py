@@ -15,8 +15,7 @@ from services.inference.app.remote.turns import Turns
 from services.inference.app.remote.waiting import within_limits
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Completed, Event, InferenceRequest, Started
-from services.inference.core.prompts.tool_calls import offered_tools
-from services.inference.core.remote.answers import Chunk, RemoteAnswers
+from services.inference.core.remote.answers import Chunk, RemoteAnswers, answers_to
 from services.inference.core.remote.estimate import estimate_prompt
 from services.inference.core.remote.requests import RemoteModel, inference_request
 from services.inference.ports import RemoteEngine
@@ -109,7 +108,7 @@ class RemoteGeneration:
             )
         seed = self._new_seed() if request.seed is None else request.seed
         wire = inference_request(request, self._model, seed)
-        answers = _answers_of(request)
+        answers = answers_to(request, _new_call_id)
         inference_id = uuid.uuid4().hex
         async with self._place(), aclosing(self._engine.stream(wire)) as chunks:
             first = await self._next(chunks, answers)
@@ -164,15 +163,6 @@ class RemoteGeneration:
             place = stack.enter_async_context(self._turns.take(current_principal().tenant))
             await within_limits(place, self._clock, self._model.info.name)
             yield
-
-
-def _answers_of(request: InferenceRequest) -> RemoteAnswers:
-    names: tuple[str, ...] = ()
-    is_enforced = False
-    if isinstance(request.prompt, ChatPrompt):
-        names = tuple(tool.name for tool in offered_tools(request.prompt.tools, request.prompt.tool_choice))
-        is_enforced = request.prompt.tool_choice.is_enforced
-    return RemoteAnswers(request.candidate_count, names, is_enforced=is_enforced, new_call_id=_new_call_id)
 
 
 def _new_call_id() -> str:

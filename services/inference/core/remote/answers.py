@@ -17,11 +17,14 @@ from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.core.generation import (
     CandidateEnd,
+    ChatPrompt,
     Completed,
     Delta,
     FinishReason,
+    InferenceRequest,
     TokenLogprob,
 )
+from services.inference.core.prompts.tool_calls import offered_tools
 from services.inference.core.remote.calls import CallPiece, RemoteCalls, malformed
 
 _FINISH_REASONS = {
@@ -196,3 +199,14 @@ class RemoteAnswers:
         if calls and candidate.calls.are_whole:
             finish_reason = FinishReason.TOOL
         return CandidateEnd(index, finish_reason, candidate.tokens, calls)
+
+
+def answers_to(request: InferenceRequest, new_call_id: Callable[[], str]) -> RemoteAnswers:
+    """Return the candidates of a request."""
+    names: tuple[str, ...] = ()
+    is_enforced = False
+    if isinstance(request.prompt, ChatPrompt):
+        choice = request.prompt.tool_choice
+        names = tuple(tool.name for tool in offered_tools(request.prompt.tools, choice))
+        is_enforced = choice.is_enforced
+    return RemoteAnswers(request.candidate_count, names, is_enforced=is_enforced, new_call_id=new_call_id)
