@@ -74,7 +74,7 @@ def _checks() -> Iterator[Check]:
     if engine is None:
         yield check_model()
     else:
-        yield Check("model", f"{', '.join(engine.loaded_models)}, loaded")
+        yield check_loaded(engine.loaded_models)
     if not areas:
         yield Check("services", "their state could not be read", "run `pagantic status` and read its message")
     for area in areas:
@@ -104,6 +104,13 @@ def check_engine() -> Check:
     if importlib.util.find_spec("llama_cpp") is None:
         return Check("engine", "llama-cpp-python is not installed", "run `make setup`")
     return Check("engine", f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
+
+
+def check_loaded(models: Sequence[str]) -> Check:
+    """Report the models that a running service has loaded, or connected."""
+    if not models:
+        return Check("model", "none loaded: each is loaded, or connected, when it is first used")
+    return Check("model", f"{', '.join(models)}, loaded")
 
 
 def check_model() -> Check:
