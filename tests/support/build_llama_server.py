@@ -34,7 +34,7 @@ def find_or_build(cache, lock):
         return program
     program.parent.mkdir(parents=True, exist_ok=True)
     log = program.with_name("build.log")
-    sys.stderr.write(f"llama-server: building it (5 to 15 minutes on 2 cores, once; log: {log})\n")
+    sys.stderr.write(f"llama-server: building it (10 to 30 minutes on 2 cores, once; log: {log})\n")
     with tempfile.TemporaryDirectory() as folder, log.open("wb") as sink:
         built = _build(Path(folder), lock, options, sink)
         partial = program.with_name("llama-server.partial")
