@@ -86,6 +86,19 @@ test: setup-dev lint proto-check ## Lint, types, import rules, proto check and a
 test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service
 	@PAGANTIC_CORPUS=all $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py tests/e2e/test_kill_services.py
 
+# What builds llama-server, if the cache does not have it, and prints its path.
+find_llama_server = PATH="$(PATH_WITH_VENV)" $(BIN)/python -m tests.support.build_llama_server --cache "$(CACHE)" \
+	--lock requirements-engine.lock
+
+.PHONY: llama-server test-engines
+llama-server: setup-dev ## Build llama.cpp's own server, another engine for tests, into the cache; prints its path
+	@$(find_llama_server)
+test-engines: setup-dev ## The tests of engines beside our own, with llama-server, which is built first
+	@program="$${PAGANTIC_LLAMA_SERVER:-$$($(find_llama_server))}"; \
+		PAGANTIC_LLAMA_SERVER="$$program" $(BIN)/python -m pytest tests/contract/test_text_workload.py \
+		tests/integration/inference/test_remote_infer.py tests/integration/inference/test_remote_failures.py \
+		tests/integration/inference/test_routes.py tests/e2e/test_engines.py
+
 # ---- parts ------------------------------------------------------------------------------------------------------
 
 .PHONY: lint

@@ -74,7 +74,7 @@ def _checks() -> Iterator[Check]:
     if engine is None:
         yield check_model()
     else:
-        yield Check("model", f"{', '.join(engine.loaded_models)}, loaded")
+        yield check_loaded(engine.loaded_models)
     if not areas:
         yield Check("services", "their state could not be read", "run `pagantic status` and read its message")
     for area in areas:
@@ -106,10 +106,19 @@ def check_engine() -> Check:
     return Check("engine", f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
 
 
+def check_loaded(models: Sequence[str]) -> Check:
+    """Report the models that a running service has loaded, or connected."""
+    if not models:
+        return Check("model", "none loaded: each is loaded, or connected, when it is first used")
+    return Check("model", f"{', '.join(models)}, loaded")
+
+
 def check_model() -> Check:
     """Check that there is a model: the configured one, or the bundled one."""
     setting = "PAGANTIC_INFERENCE_MODEL_PATH"
     if path := os.environ.get(setting):
+        if path == "none":
+            return Check("model", f"none of its own: {setting} is none")
         if Path(path).expanduser().is_file():
             return Check("model", path)
         return Check("model", path, f"{setting} names no file: change it, or unset it")

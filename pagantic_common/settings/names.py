@@ -17,6 +17,7 @@ TOOL_NAMES = frozenset(
         "PAGANTIC_API_KEY",
         "PAGANTIC_API_KEY_FILE",
         "PAGANTIC_CORPUS",
+        "PAGANTIC_LLAMA_SERVER",
         "PAGANTIC_PLAINTEXT_KEY",
         "PAGANTIC_START_LIMIT_S",
         "PAGANTIC_STATE",

@@ -21,7 +21,7 @@ SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the inte
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Load the default model and yield the registrations of the server."""
+    """Load the service's own model, if it has one, and yield the registrations of the server."""
     # llama.cpp's OpenMP reads how long to spin when the library loads, so the wiring is imported afterwards.
     spin_count = settings.spin_count
     if spin_count == AUTO:
@@ -29,11 +29,13 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
     os.environ["GOMP_SPINCOUNT"] = str(spin_count)
     from services.inference.wiring import service  # noqa: PLC0415
 
-    async with service.open_app(settings, _default_model(settings)) as registrations:
+    async with service.open_app(settings, _own_model(settings)) as registrations:
         yield registrations
 
 
-def _default_model(settings: InferenceSettings) -> Path:
+def _own_model(settings: InferenceSettings) -> Path | None:
+    if not settings.has_own_model:
+        return None
     if settings.model_path:
         return Path(settings.model_path)
     return find_default_model()

@@ -1,4 +1,4 @@
-"""The roles that the app needs: engine, embedder, tokenizer, template, constraints, measurements."""
+"""The roles that the app needs: engine, embedder, tokenizer, template, constraints, measurements, remote engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import Constraint
 from services.inference.core.pairs import PairLayout
+from services.inference.core.remote.answers import Chunk
+from services.inference.core.remote.requests import RemoteRequest
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.tuning import Round, Tuning
 
@@ -170,6 +172,24 @@ class ChatTemplate(Protocol):
 
         `thinks` switches reasoning on or off in a template that supports it; None leaves the choice to the template.
         """
+
+
+class RemoteEngine(Protocol):
+    """An engine that another process runs; its calls may fail in every way of a network.
+
+    Raises Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it is away or its stream breaks, Overloaded
+    (INFERENCE_OVERLOADED), PreconditionFailed (CONFIG_NO_ENGINE) when the deployment must change something,
+    InvalidRequest for a request that it refuses, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
+    """
+
+    def stream(self, request: RemoteRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of an answer; closing the generator closes the connection."""
+
+    async def embed(self, request: RemoteRequest) -> tuple[Vectors, int]:
+        """Return a vector per text, in order, of any length, and the tokens of all texts."""
+
+    async def close(self) -> None:
+        """Close all connections. Nothing may be called afterwards."""
 
 
 class ConstraintCompiler(Protocol):

@@ -70,7 +70,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
         decoded = request_from_proto(request)
         check_request(decoded, max_priority=self._max_priority)
-        async with self._models.use(request.model) as served, aclosing(served.generates().infer(decoded)) as events:
+        async with self._models.use(request.model) as served, aclosing(served.infers().infer(decoded)) as events:
             async for event in events:
                 yield event_to_proto(event)
 
@@ -121,7 +121,10 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         async with self._models.use(request.model) as served:
             counts, chat_tokens = await served.count_tokens(request.texts, chat)
         return pb.CountTokensResponse(
-            text_tokens=counts, chat_tokens=chat_tokens, context_window=served.info.context_window
+            text_tokens=counts,
+            chat_tokens=chat_tokens,
+            context_window=served.info.context_window,
+            is_estimate=served.workload.preparation.is_estimate,
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:

@@ -3,16 +3,96 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.settings import InnerSettings
+from pagantic_common.settings.names import PREFIX
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
+NO_MODEL = "none"
 ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
+Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+EntryT = TypeVar("EntryT", bound=BaseModel)
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it must begin with http:// or https:// and name a host")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("it must have no user, query or fragment: api_key_env or api_key_file take a secret")
+    return url
+
+
+class RemoteSettings(BaseModel):
+    """One model of an engine that speaks OpenAI's HTTP API."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, AfterValidator(_check_url)] = Field(description="address of the API, up to /v1")
+    model: str = Field(min_length=1, description="name of the model there")
+    context_window: int = Field(ge=64, le=2**31 - 1, description="tokens of a prompt and its output together")
+    serves: Literal["text", "embeddings"] = Field("text", description="what the model makes")
+    api_key_env: str = Field("", description="environment variable that holds the key; empty is none")
+    api_key_file: ExpandedPath = Field("", description="file that holds the key in its first line; empty is none")
+    ca_file: ExpandedPath = Field("", description="PEM file of the authorities of its certificate; empty: the system's")
+    max_concurrent: int = Field(16, ge=1, le=4096, description="requests that it gets at once")
+    queue_capacity: int = Field(64, ge=0, le=65536, description="requests that may wait; one more is refused")
+    connect_timeout_s: Seconds = Field(5.0, description="longest time until a connection is open")
+    timeout_s: Seconds = Field(120.0, description="longest silence of the engine")
+    max_answer_bytes: int = Field(32 * 1024 * 1024, ge=1024, le=2**31 - 1, description="largest answer")
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
+        "max_tokens", description="field that limits the output"
+    )
+    extra_body: dict[str, Any] = Field(default_factory=dict, description="fields of every request; null leaves one out")
+
+    @model_validator(mode="after")
+    def _check_key(self) -> RemoteSettings:
+        if self.api_key_env and self.api_key_file:
+            raise ValueError("api_key_env and api_key_file are both set: keep one of them")
+        if self.api_key_env.upper().startswith(PREFIX):
+            raise ValueError(f"api_key_env is {self.api_key_env!r}: variables with {PREFIX} are settings, rename it")
+        return self
+
+
+class RouteSettings(BaseModel):
+    """An alias of several models, the first of which that says something answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    models: tuple[str, ...] = Field(min_length=1, max_length=16, description="aliases, in the order of asking")
+    hedge_after_ms: int | None = Field(
+        None, ge=0, le=3_600_000, description="silence after which the next one is asked as well; null: after a failure"
+    )
+
+
+def _entries_of(cls: type[EntryT]) -> BeforeValidator:
+    """Return what parses a JSON object of aliases, and names the alias and the field of a wrong value."""
+
+    def parse(given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {alias: _entry(cls, alias, value) for alias, value in given.items()}
+
+    return BeforeValidator(parse)
+
+
+def _entry(cls: type[EntryT], alias: str, value: Any) -> EntryT:
+    if not alias:
+        raise ValueError("an alias is empty")
+    try:
+        return cls.model_validate(value)
+    except ValidationError as error:
+        (problem, *_) = error.errors(include_url=False, include_input=False)
+        place = ".".join(map(str, (alias, *problem["loc"])))
+        reason = problem.get("ctx", {}).get("error") or problem["msg"].lower()
+        raise ValueError(f"{place}: {reason}") from None
 
 
 class InferenceSettings(InnerSettings):
@@ -21,10 +101,20 @@ class InferenceSettings(InnerSettings):
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_INFERENCE_")
 
     port: int = Field(50052, ge=0, le=65535, description="port to listen on")
-    model_path: ExpandedPath = Field("", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct")
+    model_path: ExpandedPath = Field(
+        "", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct, none is no such model"
+    )
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
     models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
+    )
+    default_model: str = Field("", description="alias of the default model; empty is the model of MODEL_PATH")
+    remotes: Annotated[dict[str, RemoteSettings], _entries_of(RemoteSettings)] = Field(
+        default_factory=dict, description="models of other engines, a JSON object of alias to url, model and limits"
+    )
+    routes: Annotated[dict[str, RouteSettings], _entries_of(RouteSettings)] = Field(
+        default_factory=dict,
+        description="aliases of several models, a JSON object of alias to models and hedge_after_ms",
     )
     embedding_model: Literal["bundled", "none"] = Field(
         BUNDLED, description="all-MiniLM-L6-v2 after all other models, converted when first used; none leaves it out"
@@ -90,3 +180,19 @@ class InferenceSettings(InnerSettings):
     self_check: bool = Field(
         True, description="at the first start, decode in a child process too, to find a CPU that the build dies on"
     )
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the service loads a model of its own at its start."""
+        return self.model_path != NO_MODEL
+
+    @model_validator(mode="after")
+    def _check_aliases(self) -> InferenceSettings:
+        taken: set[str] = set()
+        for aliases in (self.models, self.remotes, self.routes):
+            if twice := sorted(taken & set(aliases)):
+                raise ValueError(f"alias {twice[0]!r} is in two of MODELS, REMOTES and ROUTES: rename one of them")
+            taken |= set(aliases)
+        if not self.has_own_model and self.default_model not in taken:
+            raise ValueError("MODEL_PATH is none: set DEFAULT_MODEL to an alias of MODELS, REMOTES or ROUTES")
+        return self

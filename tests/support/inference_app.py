@@ -5,7 +5,7 @@ import asyncio
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel

@@ -24,6 +24,9 @@ class Need:
 
 POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
 NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
+LLAMA_SERVER = Need(
+    "llama-server", "make test-engines builds it; PAGANTIC_LLAMA_SERVER names the program", is_installable=False
+)
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
 
 

@@ -112,6 +112,10 @@ class Generation:
         self.preparation.check_text("an ending of the prompt", max(endings, key=len))
         return await self.preparation.run(self._requests.tokenize_endings, prompt, endings)
 
+    async def count_chat(self, prompt: ChatPrompt) -> int:
+        """Return the tokens of a conversation as the model sees it."""
+        return len(await self.prompt_tokens(prompt))
+
     def shared_length(self, tokens: Sequence[int]) -> int:
         """Return how many of a prompt's first tokens all tenants share in the cache."""
         return self._requests.shared_length(tokens)

@@ -13,9 +13,8 @@ from typing import TypeVar
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError, Unavailable
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.app.generation import Generation
-from services.inference.app.pooling.embedding import Embedding
 from services.inference.app.pooling.pair_scoring import PairScoring
-from services.inference.app.workload import Load, Workload
+from services.inference.app.workload import EmbeddingWorkload, Load, TextWorkload, Workload
 from services.inference.core import embedding, pairs
 from services.inference.core.generation import ChatPrompt
 
@@ -27,7 +26,7 @@ WorkT = TypeVar("WorkT", bound=Workload)
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that can be served; `memory_bytes` is the expected memory of the loaded model."""
+    """A model that can be served; `memory_bytes` is the expected memory of the loaded model, 0 for one elsewhere."""
 
     info: ModelInfo
     memory_bytes: int
@@ -35,22 +34,32 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A loaded model."""
+    """A model that is ready to work: loaded here, or in reach of another engine."""
 
     info: ModelInfo
     workload: Workload
 
+    def infers(self) -> TextWorkload:
+        """Return the generation of text, wherever it happens; raises InvalidRequest for another kind of model."""
+        if not isinstance(self.workload, TextWorkload):
+            raise self._refusal("generates no text")
+        return self.workload
+
     def generates(self) -> Generation:
-        """Return the generation of text; raises InvalidRequest for another kind of model."""
+        """Return the generation of text by the engine of this service; raises InvalidRequest for any other model."""
+        if isinstance(self.workload, TextWorkload) and not isinstance(self.workload, Generation):
+            raise self._refusal("is decoded by another engine, which only infers")
         return self._work_of(Generation, "generates no text")
 
     def weighs(self) -> Generation:
         """Return the generation whose engine tells probabilities of given text; raises InvalidRequest without one."""
         return self._work_of(Generation, "tells no probabilities of given text: name a model that this service loads")
 
-    def embeds(self) -> Embedding:
+    def embeds(self) -> EmbeddingWorkload:
         """Return the embedding of texts; raises InvalidRequest for another kind of model."""
-        return self._work_of(Embedding, "makes no embeddings")
+        if not isinstance(self.workload, EmbeddingWorkload):
+            raise self._refusal("makes no embeddings")
+        return self.workload
 
     def scores_pairs(self) -> PairScoring:
         """Return the scoring of pairs; raises InvalidRequest for another kind of model."""
@@ -61,12 +70,15 @@ class ServedModel:
         counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
-        return counts, len(await self.generates().prompt_tokens(chat))
+        return counts, await self.infers().count_chat(chat)
 
     def _work_of(self, kind: type[WorkT], problem: str) -> WorkT:
         if not isinstance(self.workload, kind):
-            raise InvalidRequest(f"model {self.info.name!r} {problem}", code=ErrorCode.CONFIG_NO_ENGINE)
+            raise self._refusal(problem)
         return self.workload
+
+    def _refusal(self, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"model {self.info.name!r} {problem}", code=ErrorCode.CONFIG_NO_ENGINE)
 
 
 class _Entry:
@@ -78,6 +90,13 @@ class _Entry:
         self.loaded_at_s = -math.inf
         self.failure: PaganticError | None = None  # the last load's, repeated until `retry_at_s`
         self.retry_at_s = -math.inf
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes now."""
+        if self.loading is None:
+            return 0
+        return self.spec.memory_bytes
 
 
 class Models:
@@ -135,7 +154,7 @@ class Models:
         """
         for served in self.loaded:
             workload = served.workload
-            if isinstance(workload, Generation) and workload.runs(inference_id):
+            if isinstance(workload, TextWorkload) and workload.runs(inference_id):
                 workload.cancel_candidates(inference_id, indexes)
                 return
         raise NotFound(f"no inference {inference_id!r} runs here: it ended, or another replica has it")
@@ -250,14 +269,14 @@ class Models:
 
     def _is_room_short(self, wanted: _Entry) -> bool:
         """Tell whether a loaded model must go; a model over the limit is loaded once nothing else is."""
-        loaded_bytes = [entry.spec.memory_bytes for entry in self._entries.values() if entry.loading is not None]
-        if not self._memory_limit_bytes or not loaded_bytes:
+        held_bytes = sum(entry.held_bytes for entry in self._entries.values())
+        if not self._memory_limit_bytes or not wanted.spec.memory_bytes or not held_bytes:
             return False
-        return sum(loaded_bytes) + wanted.spec.memory_bytes > self._memory_limit_bytes
+        return held_bytes + wanted.spec.memory_bytes > self._memory_limit_bytes
 
     def _entry_to_unload(self, wanted: _Entry) -> _Entry:
         """Return the least recently used model without users; raises Overloaded when every model must stay."""
-        idle = [entry for entry in self._entries.values() if entry.loading is not None and not entry.users]
+        idle = [entry for entry in self._entries.values() if entry.held_bytes and not entry.users]
         if not idle:
             raise _no_room(wanted, "are in use", RETRY_AFTER_S)
         since_s = self._monotonic_s() - self._min_residence_s

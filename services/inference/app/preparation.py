@@ -28,6 +28,8 @@ ResultT = TypeVar("ResultT")
 class Preparation:
     """Runs functions on threads that may use one model. Used from one event loop."""
 
+    is_estimate = False
+
     def __init__(self, tokenizer: Tokenizer, *, window_tokens: int, max_waiting: int = MAX_WAITING) -> None:
         self._tokenizer = tokenizer
         self._window_tokens = window_tokens

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import astuple, dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from services.inference.app.preparation import Preparation
+from pagantic_common.domain.usage import TokenUsage
+from services.inference.core.embedding import Vectors
+from services.inference.core.generation import ChatPrompt, Event, InferenceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +29,29 @@ class Load:
         return Load(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
-class Workload(Protocol):
-    """A loaded model, whose thread computes the requests of all callers."""
+class TextPreparation(Protocol):
+    """Tokenizes and counts for a model. A count may be an estimate, where another engine has the tokenizer."""
 
     @property
-    def preparation(self) -> Preparation:
-        """The threads that tokenize for this model."""
+    def is_estimate(self) -> bool:
+        """Whether counts are estimates."""
+
+    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Split text into token ids."""
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text."""
+
+    async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
+        """Return the bytes of tokens."""
+
+
+class Workload(Protocol):
+    """A model at work for the requests of all callers."""
+
+    @property
+    def preparation(self) -> TextPreparation:
+        """Its tokenizer."""
 
     @property
     def broken_because(self) -> str:
@@ -48,3 +68,28 @@ class Workload(Protocol):
 
     async def close(self) -> None:
         """Fail the remaining requests, end the threads and free the model."""
+
+
+@runtime_checkable
+class TextWorkload(Workload, Protocol):
+    """A model that generates text, here or in another engine."""
+
+    def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
+        """Stream the events of one request. Closing the generator stops the work for it."""
+
+    async def count_chat(self, prompt: ChatPrompt) -> int:
+        """Return the tokens of a rendered conversation."""
+
+    def runs(self, inference_id: str) -> bool:
+        """Tell whether an inference runs here."""
+
+    def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
+        """Cancel candidates of an inference that runs here; raises InvalidRequest for a candidate it does not have."""
+
+
+@runtime_checkable
+class EmbeddingWorkload(Workload, Protocol):
+    """A model that makes embeddings, here or in another engine."""
+
+    async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
+        """Return a vector of unit length per text, in order, and the usage."""

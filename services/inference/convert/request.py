@@ -65,7 +65,7 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
     """Decode sampling; fields that are not set have the defaults."""
     given = {name: value for name in _SAMPLING_FIELDS if (value := _value_if_set(sampling, name)) is not None}
-    return Sampling(**given, logit_bias=dict(sampling.logit_bias))
+    return Sampling(**given, logit_bias=dict(sampling.logit_bias), given=frozenset(given))
 
 
 def prompt_from_proto(

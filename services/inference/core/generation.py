@@ -14,7 +14,7 @@ DEFAULT_MAX_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is picked; the defaults are those of llama.cpp."""
+    """How the next token is picked; the defaults are those of llama.cpp, and `given` names the fields of the caller."""
 
     temperature: float = 0.8
     top_p: float = 0.95
@@ -24,6 +24,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
 
 
 class ConstraintKind(StrEnum):

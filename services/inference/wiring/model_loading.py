@@ -28,13 +28,25 @@ IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 
 
 class ModelLoader:
-    """Loads models by their specs: the default model first, the bundled embedding model last."""
+    """Loads models by their specs.
 
-    def __init__(self, settings: InferenceSettings, default: Path, workers: Workers) -> None:
+    Args:
+        settings: The models.
+        own: The file of the model that is loaded at the start; None for none.
+        workers: Try constraints.
+
+    Attributes:
+        specs: The models of MODEL_PATH and MODELS, in this order.
+        bundled: The bundled embedding model, where it is served.
+    """
+
+    def __init__(self, settings: InferenceSettings, own: Path | None, workers: Workers) -> None:
         self._settings = settings
         self._workers = workers
         self._options = EngineOptions()
-        self._paths = {settings.model_name or default.stem: default}
+        self._paths: dict[str, Path] = {}
+        if own is not None:
+            self._paths[settings.model_name or own.stem] = own
         self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
         if unknown := sorted(set(settings.model_sha256) - set(self._paths)):
             known = ", ".join(map(repr, self._paths))
@@ -45,9 +57,11 @@ class ModelLoader:
             ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
             for alias, path in self._paths.items()
         ]
-        if settings.embedding_model == BUNDLED and ALIAS not in self._paths and is_installed():
+        self.bundled: list[ModelSpec] = []
+        taken = {*self._paths, *settings.remotes, *settings.routes}
+        if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
             info = describe_embedding_model(context_tokens=settings.context_tokens)
-            self.specs.append(ModelSpec(info, SIZE_BYTES))
+            self.bundled.append(ModelSpec(info, SIZE_BYTES))
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""

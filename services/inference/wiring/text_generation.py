@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler, Workers
-from services.inference.adapters.shared_prompt_folder import read_shared_prompts
+from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.prepared_request import RequestPreparer
@@ -35,7 +35,7 @@ async def load_generation(
             engine,
             template,
             may_draft=settings.drafting,
-            new_seed=_new_seed,
+            new_seed=new_seed,
             shared_prompts=shared_prompts,
         )
     except BaseException:
@@ -68,5 +68,6 @@ async def load_generation(
     )
 
 
-def _new_seed() -> int:
+def new_seed() -> int:
+    """Return a seed for a request that has none."""
     return int.from_bytes(os.urandom(4), "little")

@@ -1,4 +1,4 @@
-"""Loads the default model with its kept tuning, measures it, and applies the result to the loaded models."""
+"""Loads the model of MODEL_PATH with its kept tuning, measures it, and applies the result to the loaded models."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = get_logger(__name__)
 
 @asynccontextmanager
 async def open_tuner(
-    settings: InferenceSettings, default: Path, models: Models, loader: ModelLoader
+    settings: InferenceSettings, own: Path, models: Models, loader: ModelLoader
 ) -> AsyncIterator[Tuner]:
-    """Load the default model with the kept tuning, and measure while the service runs."""
-    file = TuningFile(Machine(default, settings.gpu_layers), cache_folder() / "tuning")
+    """Load the service's own model with the kept tuning, and measure while the service runs."""
+    file = TuningFile(Machine(own, settings.gpu_layers), cache_folder() / "tuning")
     kept = await asyncio.to_thread(file.load)
     measured = None
     if kept is not None:
@@ -45,13 +45,18 @@ async def open_tuner(
         await models.close()
 
 
+def given_tuning(settings: InferenceSettings) -> dict[str, object]:
+    """Return the settings of the tuning that are not automatic."""
+    return {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
+
+
 def _make_tuner(
     settings: InferenceSettings, file: TuningFile, measured: Tuning | None, models: Models, loader: ModelLoader
 ) -> Tuner:
-    """Return the tuner of the default model; `measured` is the tuning of an earlier start."""
-    given = {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
+    """Return the tuner of the own model; `measured` is the tuning of an earlier start."""
+    given = given_tuning(settings)
     prober: ChildProber | None = ChildProber(file.machine, lambda: file.use_extra_bufts)
-    if note := _why_not_measured(settings, models.infos[0].capabilities, given):
+    if note := _why_not_measured(settings, loader.specs[0].info.capabilities, given):
         prober = measured = None
 
     async def apply(tuning: Tuning) -> None:

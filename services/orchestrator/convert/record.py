@@ -17,7 +17,6 @@ from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.model.request import KeptRequest
-from services.orchestrator.core.model.request_check import check_metadata
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
 from services.orchestrator.ports.services import ConfiguredTemplate
 
@@ -53,13 +52,12 @@ def _request_of(kept: KeptRequest | None) -> execution_pb2.SystemRequest | None:
 
 
 def kept_request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> KeptRequest | None:
-    """Return what of a request is to be kept, under this id; raises InvalidRequest for metadata that cannot be."""
+    """Return what of a request is to be kept, under this id; raises InvalidRequest for metadata without it."""
     if not request.keep_request:
         if request.metadata:
             raise InvalidRequest("metadata is kept with the request alone: set keep_request, or leave metadata out")
         return None
     metadata = dict(request.metadata)
-    check_metadata(metadata)
     kept = execution_pb2.SystemRequest()
     kept.CopyFrom(request)
     kept.request_id = request_id

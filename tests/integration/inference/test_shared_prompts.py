@@ -7,8 +7,8 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.scripted_engine import ScriptedEngine
-from services.inference.adapters import shared_prompt_folder
-from services.inference.adapters.shared_prompt_folder import read_shared_prompts
+from services.inference.adapters.prompts import shared_prompt_folder
+from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts
 from services.inference.app.scoring import score_continuations
 from services.inference.core.generation import ChatPrompt, Completed, InferenceRequest
 from tests.support.inference_app import generation_over

@@ -177,6 +177,15 @@ def test_doctor_asks_for_a_newer_python():
     assert not doctor.check_python((3, 11, 0)).next_step
 
 
+def test_doctor_accepts_a_service_without_a_model_of_its_own(monkeypatch):
+    monkeypatch.setenv("PAGANTIC_INFERENCE_MODEL_PATH", "none")
+    assert not doctor.check_model().next_step
+    monkeypatch.setenv("PAGANTIC_INFERENCE_MODEL_PATH", "/no/such.gguf")
+    assert doctor.check_model().next_step
+    assert doctor.check_loaded([]).found.startswith("none loaded")
+    assert doctor.check_loaded(["a", "b"]).found == "a, b, loaded"
+
+
 def test_resume_says_where_it_goes_on_and_why_it_does_not(invoke):
     result = invoke("resume", "r1")
     assert result.exit_code == 0

@@ -128,3 +128,12 @@ async def test_two_models_in_the_room_of_one_do_not_take_turns_at_every_request(
     shelf.clock.advance(3)
     assert await shelf.touch("b") == "b"
     assert shelf.log == ["+a", "-a", "+b"]
+
+
+async def test_a_model_of_another_engine_takes_no_room_and_is_not_unloaded_for_it():
+    shelf = Shelf(limit=4, sizes=(("a", 4), ("far", 0), ("c", 9)))
+    await shelf.touch("far")
+    await shelf.touch("c")  # over the limit, and nothing else is loaded here
+    await shelf.touch("far")
+    await shelf.touch("a")
+    assert shelf.log == ["+far", "+c", "-c", "+a"]

@@ -17,7 +17,7 @@ from services.orchestrator.app.running.time_limits import TimeLimits, caller_lef
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.model.keys import Account, ExecutionKey
-from services.orchestrator.core.model.request_check import check_request
+from services.orchestrator.core.model.request_check import check_metadata, check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -48,7 +48,7 @@ class Admission:
         Conflict for another payload or caller under the same id.
         """
         request = submission.request
-        check_request(request)
+        _check(submission)
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
         if found is None:
             execution, takes_turn = self._register(submission)
@@ -197,6 +197,12 @@ class Admission:
         self._registry.remove(execution, is_recorded=is_recorded)
         if execution.request is not None:
             self._turns.leave(execution.request)
+
+
+def _check(submission: Submission) -> None:
+    check_request(submission.request)
+    if submission.kept is not None:
+        check_metadata(submission.kept.metadata)
 
 
 def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> None:

@@ -322,7 +322,7 @@ class ModelInfo(_message.Message):
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Capabilities: "chat", "tools", "json_schema" and "gbnf" of a model that generates text, "embed" of an embedding model,
-        "score_pairs" of a cross-encoder.
+        "score_pairs" of a cross-encoder; "remote" as well where another engine serves it, and "route" where several models do.
         """
 
     def __init__(

@@ -258,7 +258,8 @@ Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 @_typing.final
 class DecoderConstraint(_message.Message):
     """Constraint of the decoder, enforced by token masks. A constraint that cannot be enforced is refused, never ignored. It
-    has at most 256 KiB; one that takes too much time or memory to build is CONSTRAINT_TOO_COMPLEX.
+    has at most 256 KiB; one that takes too much time or memory to build is CONSTRAINT_TOO_COMPLEX. Another engine is sent a
+    JSON Schema, and refused anything else; whether it kept to the schema is for the caller to check.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -338,7 +339,7 @@ class TokenLogprob(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_FIELD_NUMBER: _builtins.int
     token: _builtins.int
-    """The id of the token."""
+    """The id of the token; -1 where another engine does not tell it."""
     piece: _builtins.bytes
     """Its bytes; may be a part of a character."""
     logprob: _builtins.float

@@ -190,16 +190,16 @@ class InferenceStarted(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     INFERENCE_ID_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
-    """Tokens of the rendered prompt."""
+    """Tokens of the rendered prompt; an estimate where another engine renders it, and the usage at the end has its count."""
     cached_prompt_tokens: _builtins.int
     """Of these, taken from the KV cache."""
     seed: _builtins.int
-    """Seed of candidate 0, chosen or given; sending it again repeats the random stream."""
+    """Seed of candidate 0, chosen or given; sending it again repeats the random stream, where the engine keeps to it."""
     inference_id: _builtins.str
     """Names this inference in CancelCandidates, as long as it runs."""
     @_builtins.property
     def model(self) -> _message_pb2.ModelInfo:
-        """The model that serves the request."""
+        """The model that serves the request; of a route, the one that answered first."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class CandidateDelta(_message.Message):
     reasoning: _builtins.str
     """The next text of the reasoning."""
     output_tokens: _builtins.int
-    """Tokens of this candidate so far."""
+    """Tokens of this candidate so far; pieces of text where another engine serves it, which are fewer or as many."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.ToolCallDelta]:
         """Pieces of tool calls."""
@@ -327,7 +327,9 @@ class CandidateEnd(_message.Message):
     output_tokens: _builtins.int
     """Tokens of this candidate."""
     constraint_satisfied: _builtins.bool
-    """True when a constraint was set and the whole output satisfies it; false when it was cut short."""
+    """True when a constraint was set and the whole output satisfies it; false when it was cut short. Always false where
+    another engine serves the model: nothing here has held its output to the constraint.
+    """
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolCall]:
         """The calls of the turn, complete, in the model's order."""
@@ -857,10 +859,13 @@ class CountTokensResponse(_message.Message):
     TEXT_TOKENS_FIELD_NUMBER: _builtins.int
     CHAT_TOKENS_FIELD_NUMBER: _builtins.int
     CONTEXT_WINDOW_FIELD_NUMBER: _builtins.int
+    IS_ESTIMATE_FIELD_NUMBER: _builtins.int
     chat_tokens: _builtins.int
     """Of the rendered chat prompt; 0 when none was given."""
     context_window: _builtins.int
     """The model's context window, to compare with."""
+    is_estimate: _builtins.bool
+    """True when another engine serves the model: the numbers are then estimated from bytes, a token for three."""
     @_builtins.property
     def text_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The number of tokens of each text, in the order of the texts."""
@@ -871,10 +876,11 @@ class CountTokensResponse(_message.Message):
         text_tokens: _abc.Iterable[_builtins.int] | None = ...,
         chat_tokens: _builtins.int = ...,
         context_window: _builtins.int = ...,
+        is_estimate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_tokens", b"chat_tokens", "context_window", b"context_window", "text_tokens", b"text_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_tokens", b"chat_tokens", "context_window", b"context_window", "is_estimate", b"is_estimate", "text_tokens", b"text_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,7 +105,8 @@ class InferenceServiceServicer:
         """Generates one or more candidates for one prompt and streams them. Cancelling the call stops decoding within one
         step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
         queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
-        enforced.
+        enforced. A remote engine, or a route over several models, may stand behind the alias: INFERENCE_MODEL_UNAVAILABLE
+        when it is away or its stream breaks, INFERENCE_MALFORMED_RESPONSE when what it sends cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,28 +142,29 @@ class InferenceServiceServicer:
     def Score(self, request, context):
         """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
         decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
-        when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+        when the queue is full, CONFIG_NO_ENGINE for an unknown model, an alias that
+        another engine serves, or a route.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Turns text into token ids.
+        """Turns text into token ids. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Turns token ids into text.
+        """Turns token ids into text. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """Counts the tokens of texts and of a rendered chat prompt.
+        """Counts the tokens of texts and of a rendered chat prompt; estimates them for an alias that another engine serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

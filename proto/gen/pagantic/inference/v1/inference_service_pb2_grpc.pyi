@@ -37,7 +37,8 @@ class InferenceServiceStub:
     """Generates one or more candidates for one prompt and streams them. Cancelling the call stops decoding within one
     step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
     queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
-    enforced.
+    enforced. A remote engine, or a route over several models, may stand behind the alias: INFERENCE_MODEL_UNAVAILABLE
+    when it is away or its stream breaks, INFERENCE_MALFORMED_RESPONSE when what it sends cannot be read.
     """
     CancelCandidates: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CancelCandidatesRequest, _inference_service_pb2.CancelCandidatesResponse]
     """Cancels candidates of a running Infer; the others continue. Each ends with FINISH_REASON_CANCELLED within one step.
@@ -57,14 +58,15 @@ class InferenceServiceStub:
     Score: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]
     """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
     decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
-    when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+    when the queue is full, CONFIG_NO_ENGINE for an unknown model, an alias that
+    another engine serves, or a route.
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]
-    """Turns text into token ids."""
+    """Turns text into token ids. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]
-    """Turns token ids into text."""
+    """Turns token ids into text. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]
-    """Counts the tokens of texts and of a rendered chat prompt."""
+    """Counts the tokens of texts and of a rendered chat prompt; estimates them for an alias that another engine serves."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]
     """Lists the models that this service serves, the default first."""
     GetLoad: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]
@@ -85,7 +87,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Generates one or more candidates for one prompt and streams them. Cancelling the call stops decoding within one
     step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
     queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
-    enforced.
+    enforced. A remote engine, or a route over several models, may stand behind the alias: INFERENCE_MODEL_UNAVAILABLE
+    when it is away or its stream breaks, INFERENCE_MALFORMED_RESPONSE when what it sends cannot be read.
     """
     CancelCandidates: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CancelCandidatesRequest, _inference_service_pb2.CancelCandidatesResponse]  # type: ignore[assignment]
     """Cancels candidates of a running Infer; the others continue. Each ends with FINISH_REASON_CANCELLED within one step.
@@ -105,14 +108,15 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Score: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ScoreRequest, _inference_service_pb2.ScoreResponse]  # type: ignore[assignment]
     """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
     decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
-    when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+    when the queue is full, CONFIG_NO_ENGINE for an unknown model, an alias that
+    another engine serves, or a route.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TokenizeRequest, _inference_service_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Turns text into token ids."""
+    """Turns text into token ids. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DetokenizeRequest, _inference_service_pb2.DetokenizeResponse]  # type: ignore[assignment]
-    """Turns token ids into text."""
+    """Turns token ids into text. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]  # type: ignore[assignment]
-    """Counts the tokens of texts and of a rendered chat prompt."""
+    """Counts the tokens of texts and of a rendered chat prompt; estimates them for an alias that another engine serves."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that this service serves, the default first."""
     GetLoad: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]  # type: ignore[assignment]
@@ -136,7 +140,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         """Generates one or more candidates for one prompt and streams them. Cancelling the call stops decoding within one
         step. Errors: INFERENCE_CONTEXT_EXCEEDED when the prompt does not fit, INFERENCE_OVERLOADED with RetryInfo when the
         queue is full, CONFIG_NO_ENGINE for an unknown model, CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be
-        enforced.
+        enforced. A remote engine, or a route over several models, may stand behind the alias: INFERENCE_MODEL_UNAVAILABLE
+        when it is away or its stream breaks, INFERENCE_MALFORMED_RESPONSE when what it sends cannot be read.
         """
 
     @_abc_1.abstractmethod
@@ -180,7 +185,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_inference_service_pb2.ScoreResponse, _abc.Awaitable[_inference_service_pb2.ScoreResponse]]:
         """Gives the log-probability of continuations of a prompt, or of continuations of several endings of it. Nothing is
         decoded. Errors: INFERENCE_CONTEXT_EXCEEDED when the longest of them does not fit, INFERENCE_OVERLOADED with RetryInfo
-        when the queue is full, CONFIG_NO_ENGINE for an unknown model.
+        when the queue is full, CONFIG_NO_ENGINE for an unknown model, an alias that
+        another engine serves, or a route.
         """
 
     @_abc_1.abstractmethod
@@ -189,7 +195,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.TokenizeResponse, _abc.Awaitable[_inference_service_pb2.TokenizeResponse]]:
-        """Turns text into token ids."""
+        """Turns text into token ids. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route."""
 
     @_abc_1.abstractmethod
     def Detokenize(
@@ -197,7 +203,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.DetokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.DetokenizeResponse, _abc.Awaitable[_inference_service_pb2.DetokenizeResponse]]:
-        """Turns token ids into text."""
+        """Turns token ids into text. Errors: CONFIG_NO_ENGINE for an alias that another engine serves, or a route."""
 
     @_abc_1.abstractmethod
     def CountTokens(
@@ -205,7 +211,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.CountTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.CountTokensResponse, _abc.Awaitable[_inference_service_pb2.CountTokensResponse]]:
-        """Counts the tokens of texts and of a rendered chat prompt."""
+        """Counts the tokens of texts and of a rendered chat prompt; estimates them for an alias that another engine serves."""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -1,0 +1,1 @@
+"""The files and the language that prompts are made with."""

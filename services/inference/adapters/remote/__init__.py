@@ -1,0 +1,1 @@
+"""Engines that are reached over HTTP."""

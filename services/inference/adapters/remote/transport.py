@@ -1,0 +1,106 @@
+"""Connections to an engine: what is sent besides a request's body, and how many bytes an answer may have."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx2
+
+MAX_EVENT_BYTES = 1024 * 1024  # of a stream, whose events become messages of at most 4 MiB
+EVENT_STREAM = "text/event-stream"
+WRITE_TIMEOUT_S = 30.0
+# The library adds headers about this machine, and others from the environment that may be meant for another service.
+_SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
+
+
+class AnswerRefused(httpx2.StreamError):
+    """The answer has a form or a size that is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The bounds of the connections to one engine."""
+
+    max_connections: int
+    connect_timeout_s: float
+    silence_s: float
+    max_answer_bytes: int
+
+
+def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.AsyncClient:
+    """Return a client that follows no redirects and reads no proxy from the environment.
+
+    `key` is empty for an engine without one. `ca_file` has the authorities of the engine's certificate; empty takes
+    those of the system. Raises OSError for one that cannot be read.
+    """
+    return httpx2.AsyncClient(
+        transport=BoundedTransport(limits, key, ca_file),
+        # A compressed answer could become larger than its bytes tell.
+        headers={"accept-encoding": "identity"},
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+def is_event_stream(headers: httpx2.Headers) -> bool:
+    """Tell whether an answer is a stream of events."""
+    return str(headers.get("content-type", "")).lower().startswith(EVENT_STREAM)
+
+
+class BoundedTransport(httpx2.AsyncBaseTransport):
+    """Sends the key and no other header that names the sender, and counts the bytes of each answer."""
+
+    def __init__(self, limits: ConnectionLimits, key: str, ca_file: str) -> None:
+        self._inner = httpx2.AsyncHTTPTransport(
+            verify=ssl.create_default_context(cafile=ca_file or None),
+            limits=httpx2.Limits(max_connections=limits.max_connections),
+        )
+        self._max_answer_bytes = limits.max_answer_bytes
+        self._own_headers = {"user-agent": "pagantic"}
+        if key:
+            self._own_headers["authorization"] = f"Bearer {key}"
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; raises AnswerRefused here for a compressed answer, and for a large one while it is read."""
+        sent = {name: value for name, value in request.headers.items() if name in _SENT_HEADERS}
+        request.headers = httpx2.Headers({**sent, **self._own_headers})
+        response = await self._inner.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            raise AnswerRefused("it compresses its answers, although it was asked not to")
+        if not isinstance(response.stream, httpx2.AsyncByteStream):
+            return response
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_BoundedStream(response.stream, self._max_answer_bytes, is_events=is_event_stream(response.headers)),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._inner.aclose()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int, *, is_events: bool) -> None:
+        self._inner = inner
+        self._max_bytes = max_bytes
+        self._is_events = is_events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        total = line = 0
+        async for part in self._inner:
+            total += len(part)
+            after_line = len(part) - part.rfind(b"\n") - 1
+            line = after_line if b"\n" in part else line + len(part)
+            if total > self._max_bytes:
+                raise AnswerRefused(f"its answer has more than {self._max_bytes} bytes, the limit of max_answer_bytes")
+            if self._is_events and line > MAX_EVENT_BYTES:
+                raise AnswerRefused(f"an event of its stream has more than {MAX_EVENT_BYTES} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

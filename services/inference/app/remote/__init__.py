@@ -1,0 +1,1 @@
+"""Models that other engines serve, and routes over several models."""

@@ -1,0 +1,212 @@
+"""Turns the chunks of a remote engine's stream into the events of an inference.
+
+Invariants:
+    1. A candidate's deltas come before its end, and nothing of it after its end.
+    2. The arguments of the deltas of a call are those of the call in the end.
+    3. Every call of an end has an offered tool's name, a JSON object and an id of its own.
+    4. A stream is whole only if every candidate ended.
+    5. No end says that a constraint is satisfied: nothing here held the output to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.usage import TokenUsage
+from services.inference.core.generation import (
+    CandidateEnd,
+    ChatPrompt,
+    Completed,
+    Delta,
+    FinishReason,
+    InferenceRequest,
+    TokenLogprob,
+)
+from services.inference.core.prompts.tool_calls import offered_tools
+from services.inference.core.remote.calls import CallPiece, RemoteCalls, malformed
+
+_FINISH_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL,
+    "function_call": FinishReason.TOOL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicePiece:
+    """What a chunk adds to one candidate; `finish_reason` is empty until its last piece."""
+
+    index: int
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the engine counted so far."""
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One event of the engine's stream."""
+
+    choices: tuple[ChoicePiece, ...] = ()
+    counts: Counts | None = None
+
+
+@dataclass(slots=True)
+class _Candidate:
+    calls: RemoteCalls
+    tokens: int = 0
+    reasoning_tokens: int = 0
+    end: CandidateEnd | None = None
+    is_cancelled: bool = False
+
+    def count(self, piece: ChoicePiece) -> None:
+        """Count a piece as a token, or as those of its log-probabilities."""
+        if not (piece.content or piece.reasoning or piece.calls):
+            return
+        tokens = max(1, len(piece.logprobs))
+        self.tokens += tokens
+        if piece.reasoning and not piece.content:
+            self.reasoning_tokens += tokens
+
+
+class RemoteAnswers:
+    """The candidates of one inference. Feed the chunks in their order, then call `finish`.
+
+    Args:
+        count: Number of candidates.
+        tool_names: The tools that the model may call.
+        is_enforced: Whether it must call one.
+        new_call_id: Makes the id of a call whose own id cannot be used.
+    """
+
+    def __init__(
+        self, count: int, tool_names: Sequence[str] = (), *, is_enforced: bool, new_call_id: Callable[[], str]
+    ) -> None:
+        self._candidates = [_Candidate(RemoteCalls(tool_names, new_call_id)) for _ in range(count)]
+        self._is_enforced = is_enforced
+        self.counts: Counts | None = None
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether every candidate has ended."""
+        return all(candidate.end is not None for candidate in self._candidates)
+
+    @property
+    def are_cancelled(self) -> bool:
+        """Whether every candidate was cancelled."""
+        return all(candidate.is_cancelled for candidate in self._candidates)
+
+    def cancel(self, index: int) -> None:
+        """Cancel a candidate: it ends with the next chunk."""
+        if self._candidates[index].end is None:
+            self._candidates[index].is_cancelled = True
+
+    def feed(self, chunk: Chunk) -> Iterator[Delta | CandidateEnd]:
+        """Yield the events of a chunk.
+
+        The end of a single candidate waits for `finish`, which has the engine's count of its tokens. Raises Internal,
+        (INFERENCE_MALFORMED_RESPONSE) for a chunk that cannot be, (INFERENCE_ENGINE_ERROR) for an end by a failure.
+        """
+        if chunk.counts is not None:
+            self.counts = chunk.counts
+        for index, candidate in enumerate(self._candidates):
+            if candidate.is_cancelled and candidate.end is None:
+                candidate.end = CandidateEnd(index, FinishReason.CANCELLED, candidate.tokens)
+                yield candidate.end
+        for piece in chunk.choices:
+            if not 0 <= piece.index < len(self._candidates):
+                raise malformed(f"answers candidate {piece.index} of {len(self._candidates)}")
+            candidate = self._candidates[piece.index]
+            if candidate.end is None:
+                yield from self._take(candidate, piece)
+
+    def finish(self, *, prompt_tokens: int, window: int, decode_seconds: float) -> Iterator[CandidateEnd | Completed]:
+        """Yield the last events; `prompt_tokens` counts where the engine did not.
+
+        Raises Internal (INFERENCE_MALFORMED_RESPONSE) when a candidate has not ended.
+        """
+        for index, candidate in enumerate(self._candidates):
+            if candidate.end is None:
+                raise malformed(f"ended its stream before candidate {index} of {len(self._candidates)}")
+        usage = self._usage(prompt_tokens, window, decode_seconds)
+        if (only := self._only_end()) is not None:
+            yield CandidateEnd(0, only.finish_reason, usage.output_tokens, only.tool_calls)
+        yield Completed(usage, usage.prompt_tokens - usage.cached_prompt_tokens + usage.output_tokens)
+
+    def _only_end(self) -> CandidateEnd | None:
+        """Return the end of a single candidate that `finish` must yield."""
+        only = self._candidates[0]
+        if len(self._candidates) > 1 or only.is_cancelled:
+            return None
+        return only.end
+
+    def _usage(self, prompt_tokens: int, window: int, decode_seconds: float) -> TokenUsage:
+        longest = max(candidate.tokens for candidate in self._candidates)
+        output = sum(candidate.tokens for candidate in self._candidates)
+        counts = self.counts or Counts(
+            prompt_tokens, output, 0, sum(candidate.reasoning_tokens for candidate in self._candidates)
+        )
+        if len(self._candidates) == 1:
+            longest = output = counts.output_tokens
+        output = max(output, counts.output_tokens)  # some engines count one candidate alone
+        return TokenUsage(
+            prompt_tokens=counts.prompt_tokens,
+            cached_prompt_tokens=min(counts.cached_prompt_tokens, counts.prompt_tokens),
+            reasoning_tokens=counts.reasoning_tokens,
+            output_tokens=output,
+            context_tokens=counts.prompt_tokens + longest,
+            context_window=window,
+            decode_seconds=decode_seconds,
+        )
+
+    def _take(self, candidate: _Candidate, piece: ChoicePiece) -> Iterator[Delta | CandidateEnd]:
+        calls = tuple(delta for call in piece.calls for delta in candidate.calls.add(call))
+        candidate.count(piece)
+        delta = Delta(piece.index, piece.content, piece.reasoning, calls, piece.logprobs)
+        if delta != Delta(piece.index):
+            yield replace(delta, output_tokens=candidate.tokens)
+        if not piece.finish_reason:
+            return
+        if filled := tuple(candidate.calls.fill()):
+            yield Delta(piece.index, tool_calls=filled, output_tokens=candidate.tokens)
+        candidate.end = self._end(piece.index, candidate, piece.finish_reason)
+        if len(self._candidates) > 1:
+            yield candidate.end
+
+    def _end(self, index: int, candidate: _Candidate, reason: str) -> CandidateEnd:
+        finish_reason = _FINISH_REASONS.get(reason)
+        if finish_reason is None:
+            raise Internal(f"the engine ended its answer by {reason[:40]!r}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+        calls, is_cut = candidate.calls.whole(), finish_reason is FinishReason.LENGTH
+        if not candidate.calls.are_whole and not is_cut:
+            raise malformed("asks for a tool call that is not JSON, or of a tool that was not offered")
+        if not calls and not is_cut and (self._is_enforced or finish_reason is FinishReason.TOOL):
+            raise malformed("gives no tool call where there should be one")
+        if calls and candidate.calls.are_whole:
+            finish_reason = FinishReason.TOOL
+        return CandidateEnd(index, finish_reason, candidate.tokens, calls)
+
+
+def answers_to(request: InferenceRequest, new_call_id: Callable[[], str]) -> RemoteAnswers:
+    """Return the candidates of a request."""
+    names: tuple[str, ...] = ()
+    is_enforced = False
+    if isinstance(request.prompt, ChatPrompt):
+        choice = request.prompt.tool_choice
+        names = tuple(tool.name for tool in offered_tools(request.prompt.tools, choice))
+        is_enforced = choice.is_enforced
+    return RemoteAnswers(request.candidate_count, names, is_enforced=is_enforced, new_call_id=new_call_id)

@@ -1,0 +1,166 @@
+"""Writes a request as the JSON of OpenAI's API. Fields that the caller did not set are left to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolChoice, ToolChoiceMode, ToolDefinition
+from services.inference.core.generation import (
+    DEFAULT_MAX_TOKENS,
+    ChatPrompt,
+    InferenceRequest,
+    ReasoningMode,
+    Sampling,
+)
+from services.inference.core.prompts.chat import with_joined_system
+from services.inference.core.prompts.tool_calls import offered_tools, parameters_of
+from services.inference.core.remote.estimate import estimate_prompt
+from services.inference.core.remote.schemas import refuse_constraint, schema_of
+
+CHAT_PATH = "/chat/completions"
+TEXT_PATH = "/completions"
+EMBEDDINGS_PATH = "/embeddings"
+_SCHEMA_NAME = "output"
+_MAX_SEED = 2**63 - 1  # engines keep a seed in 64 bits with a sign
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of another engine.
+
+    Attributes:
+        info: Its description here.
+        name: Its name at the engine.
+        max_tokens_field: The field that limits the output there.
+        extra_body: Fields of every request; null leaves a field out.
+    """
+
+    info: ModelInfo
+    name: str
+    max_tokens_field: str = "max_tokens"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRequest:
+    """The path and the JSON of an HTTP request."""
+
+    path: str
+    body: Mapping[str, Any]
+
+
+def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) -> RemoteRequest:
+    """Return the streamed request of an inference.
+
+    Raises InvalidRequest, (CONSTRAINT_GRAMMAR_INVALID) for a constraint that is no JSON Schema, and (TOOL_NOT_FOUND)
+    for a choice of a tool that is not offered.
+    """
+    body: dict[str, Any] = {
+        "model": model.name,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "seed": seed & _MAX_SEED,
+        **_sampling(request.sampling),
+    }
+    if request.candidate_count > 1:
+        body["n"] = request.candidate_count
+    if max_tokens := _max_tokens(request, model.info):
+        body[model.max_tokens_field] = max_tokens
+    if isinstance(request.prompt, str):
+        path, fields = TEXT_PATH, _text_fields(request, request.prompt, model)
+    else:
+        path, fields = CHAT_PATH, _chat_fields(request, request.prompt, model)
+    return RemoteRequest(path, _with_extra({**body, **fields}, model))
+
+
+def embedding_request(texts: Sequence[str], model: RemoteModel) -> RemoteRequest:
+    """Return the request for the vectors of texts."""
+    body = {"model": model.name, "input": list(texts), "encoding_format": "float"}
+    return RemoteRequest(EMBEDDINGS_PATH, _with_extra(body, model))
+
+
+def _with_extra(body: Mapping[str, Any], model: RemoteModel) -> dict[str, Any]:
+    return {name: value for name, value in {**body, **model.extra_body}.items() if value is not None}
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    fields = {name: getattr(sampling, name) for name in sorted(sampling.given)}
+    if sampling.logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    return fields
+
+
+def _max_tokens(request: InferenceRequest, info: ModelInfo) -> int:
+    """Return the limit of the output; 0 leaves it to the engine, where the prompt may leave less than the default."""
+    if request.max_tokens:
+        return request.max_tokens
+    if estimate_prompt(request.prompt) + DEFAULT_MAX_TOKENS <= info.context_window:
+        return DEFAULT_MAX_TOKENS
+    return 0
+
+
+def _text_fields(request: InferenceRequest, prompt: str, model: RemoteModel) -> dict[str, Any]:
+    if request.constraint is not None:
+        raise refuse_constraint(model.info.name, "for raw text takes no constraint: send a conversation")
+    if not prompt:
+        raise InvalidRequest("the prompt is empty")
+    fields: dict[str, Any] = {"prompt": prompt}
+    if request.stop:
+        fields["stop"] = list(request.stop)
+    if request.top_logprobs is not None:
+        fields["logprobs"] = request.top_logprobs
+    return fields
+
+
+def _chat_fields(request: InferenceRequest, prompt: ChatPrompt, model: RemoteModel) -> dict[str, Any]:
+    choice = prompt.tool_choice
+    fields: dict[str, Any] = {"messages": with_joined_system([_message(message) for message in prompt.messages])}
+    if tools := offered_tools(prompt.tools, choice):
+        fields |= {"tools": [_tool(tool) for tool in tools], "tool_choice": _tool_choice(choice)}
+    if request.constraint is not None:
+        if choice.is_enforced:
+            raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
+        if tools:
+            fields["tool_choice"] = "none"  # what a constraint binds is no call
+        schema = schema_of(request.constraint, model.info.name)
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema}}
+    if request.stop and not choice.is_enforced:  # a stop string would cut the call's JSON
+        fields["stop"] = list(request.stop)
+    if request.top_logprobs is not None:
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    return {**fields, **_reasoning(request.reasoning.mode)}
+
+
+def _reasoning(mode: ReasoningMode) -> dict[str, Any]:
+    if mode is ReasoningMode.AUTO:
+        return {}
+    return {"chat_template_kwargs": {"enable_thinking": mode is ReasoningMode.ON}}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    if message.tool_calls:
+        entry["content"] = message.content or None
+        entry["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+            for call in message.tool_calls
+        ]
+    if message.role is Role.TOOL:
+        entry["tool_call_id"] = message.tool_call_id
+    return entry
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters_of(tool)}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoice) -> Any:
+    if choice.tool_name:
+        return {"type": "function", "function": {"name": choice.tool_name}}
+    if choice.mode is ToolChoiceMode.REQUIRED:
+        return "required"
+    return "auto"
