@@ -30,6 +30,7 @@ class ChoiceChunks:
         self._index = index
         self._ignored = ignored
         self._sent = ""
+        self._has_sent_reasoning = False
         self._has_sent = False
         self._has_sent_calls = False
         self.response: execution_pb2.SystemResponse | None = None
@@ -48,6 +49,7 @@ class ChoiceChunks:
                 self._sent += event.content_delta.text
                 yield self._delta({"content": event.content_delta.text})
             case "reasoning_delta":
+                self._has_sent_reasoning = True
                 yield self._delta({"reasoning_content": event.reasoning_delta.text})
             case "tool_call_delta":
                 self._has_sent_calls = True
@@ -63,6 +65,8 @@ class ChoiceChunks:
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
         if not is_cut(response):
             raise_for_error(response)
+        if response.reasoning and not self._has_sent_reasoning:
+            yield self._delta({"reasoning_content": response.reasoning})
         text = text_of(response)
         if not self._sent and text:
             yield self._delta({"content": text})

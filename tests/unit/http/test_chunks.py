@@ -73,6 +73,7 @@ def test_text_and_reasoning_are_sent_as_they_come_and_once():
 def test_text_that_was_not_streamed_is_sent_at_the_end():
     assert deltas_of(completed(content="ab")) == [{"content": "ab"}]
     assert deltas_of(completed(content="ab", structured_output_json=SCHEMA_ANSWER)) == [{"content": SCHEMA_ANSWER}]
+    assert deltas_of(completed(content="ab", reasoning="hm")) == [{"reasoning_content": "hm"}, {"content": "ab"}]
     assert deltas_of(completed()) == []
 
 
