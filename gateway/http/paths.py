@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
+from gateway.http.anthropic.messages import message_routes
+from gateway.http.anthropic.models import own_model_routes
 from gateway.http.native import native_routes
+from gateway.http.ollama.answering import answer_routes
+from gateway.http.ollama.models import ollama_model_routes
 from gateway.http.openai.chat import chat_routes
 from gateway.http.openai.decisions import decision_routes
 from gateway.http.openai.models import model_routes
@@ -26,6 +30,10 @@ def routes_of(settings: HttpSettings) -> list[Route]:
         *stored_routes(),
         *conversation_routes(),
         *decision_routes(settings),
+        *message_routes(settings),
+        *own_model_routes(settings),
         *model_routes(settings),
+        *answer_routes(settings),
+        *ollama_model_routes(settings),
         *native_routes(settings),
     ]
