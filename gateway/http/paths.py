@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from gateway.http.anthropic.messages import message_routes
-from gateway.http.anthropic.models import own_model_routes
+from gateway.http.anthropic.paths import anthropic_routes
 from gateway.http.native import native_routes
-from gateway.http.ollama.answering import answer_routes
-from gateway.http.ollama.models import ollama_model_routes
+from gateway.http.ollama.paths import ollama_routes
 from gateway.http.openai.chat import chat_routes
 from gateway.http.openai.decisions import decision_routes
 from gateway.http.openai.models import model_routes
@@ -23,6 +21,7 @@ from gateway.http.settings import HttpSettings
 def routes_of(settings: HttpSettings) -> list[Route]:
     """Return all paths."""
     return [
+        *anthropic_routes(settings),
         *chat_routes(settings),
         *stored_chat_routes(),
         *creation_routes(settings),
@@ -30,10 +29,7 @@ def routes_of(settings: HttpSettings) -> list[Route]:
         *stored_routes(),
         *conversation_routes(),
         *decision_routes(settings),
-        *message_routes(settings),
-        *own_model_routes(settings),
         *model_routes(settings),
-        *answer_routes(settings),
-        *ollama_model_routes(settings),
+        *ollama_routes(settings),
         *native_routes(settings),
     ]

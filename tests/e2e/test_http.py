@@ -172,20 +172,21 @@ def test_anthropics_client_gets_messages_streams_and_calls(gateway):
 
 
 def test_ollamas_client_gets_chats_lines_and_calls(gateway):
-    client = ollama.Client(host=gateway.removesuffix("/v1"), timeout=120)
     said = {"model": "gpt-4o", "options": {"temperature": 0, "num_predict": 24}}
     talk = [{"role": "user", "content": "Say hello."}]
-    whole = client.chat(messages=talk, **said)
-    lines = list(client.chat(messages=talk, stream=True, **said))
-    color = client.generate(prompt="Which color is a ripe tomato?", format=COLOR, **said)
-    called = client.chat(
-        messages=[{"role": "user", "content": "What is the weather in Paris?"}], tools=[WEATHER], **said
-    )
-    with pytest.raises(ollama.ResponseError) as raised:
-        client.chat(model="none-such", messages=talk)
+    with ollama.Client(host=gateway.removesuffix("/v1"), timeout=120) as client:
+        whole = client.chat(messages=talk, **said)
+        lines = list(client.chat(messages=talk, stream=True, **said))
+        color = client.generate(prompt="Which color is a ripe tomato?", format=COLOR, **said)
+        called = client.chat(
+            messages=[{"role": "user", "content": "What is the weather in Paris?"}], tools=[WEATHER], **said
+        )
+        with pytest.raises(ollama.ResponseError) as raised:
+            client.chat(model="none-such", messages=talk)
+        listed = [model.model for model in client.list().models]
     assert "".join(line.message.content for line in lines) == whole.message.content
     assert (lines[-1].done, lines[-1].eval_count > 0, lines[-1].eval_duration > 0) == (True, True, True)
     assert json.loads(color.response)["color"] in ("red", "green", "blue")
     assert called.message.content or called.message.tool_calls
     assert raised.value.status_code == 404
-    assert "gpt-4o" in [model.model for model in client.list().models]
+    assert "gpt-4o" in listed

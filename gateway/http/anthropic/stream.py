@@ -7,9 +7,9 @@ from typing import Any
 
 from gateway.http.anthropic.answers import MessageHead, call_block, ending_of, text_block, thinking_block, usage_of
 from gateway.http.anthropic.errors import error_body
-from gateway.http.blocks import Block, BlockKind, Blocks, Step
 from gateway.http.failures import error_of, status_of
 from gateway.http.openai.answers import completed, extension_of, text_of
+from gateway.http.streams.blocks import Block, BlockKind, Blocks, Step
 from pagantic.common.v1 import usage_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import PaganticError

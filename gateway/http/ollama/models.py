@@ -33,7 +33,7 @@ _DETAILS = {
 _CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
 
 
-def ollama_model_routes(settings: HttpSettings) -> list[Route]:
+def model_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of models and of the version."""
 
     async def tags(client: AsyncClient, _request: Request, _body: bytes) -> Answer:

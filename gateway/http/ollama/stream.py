@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gateway.http.blocks import BlockKind, Blocks, Move, Step
 from gateway.http.failures import error_of, status_of
 from gateway.http.ollama.answers import LineHead, ending_of
 from gateway.http.ollama.errors import error_body
 from gateway.http.openai.answers import completed, text_of
+from gateway.http.streams.blocks import BlockKind, Blocks, Move, Step
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import PaganticError
 

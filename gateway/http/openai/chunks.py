@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.http.blocks import discarded_after_sending
 from gateway.http.openai.answers import (
     Heading,
     call_of,
@@ -16,6 +15,7 @@ from gateway.http.openai.answers import (
     text_of,
     usage_of,
 )
+from gateway.http.streams.blocks import discarded_after_sending
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.responses import raise_for_error
 

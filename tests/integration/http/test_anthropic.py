@@ -93,7 +93,7 @@ async def test_an_answer_that_a_limit_cut_says_so(served):
 
 
 async def test_a_quiet_stream_has_pings(served, monkeypatch):
-    monkeypatch.setattr("gateway.http.sending.QUIET_S", running.QUIET_S / 1500)
+    monkeypatch.setattr("gateway.http.streams.sending.QUIET_S", running.QUIET_S / 1500)
     body = {"model": "", "max_tokens": 9, "messages": [HI], "stream": True}
     async with served(scripted(None)) as server, server.http.stream("POST", "/v1/messages", json=body) as response:
         async for line in response.aiter_lines():

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.http.blocks import Block, BlockKind, Blocks, Step
 from gateway.http.failures import error_of
 from gateway.http.openai.answers import text_of
 from gateway.http.openai.responses.items import call_item, message_item, reasoning_item, text_part
 from gateway.http.openai.responses.objects import COMPLETED, ResponseHead
+from gateway.http.streams.blocks import Block, BlockKind, Blocks, Step
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import PaganticError
