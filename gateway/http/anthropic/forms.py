@@ -32,7 +32,7 @@ class BlockForm(Form):
     content: str | list[TextBlock] | None = None
 
 
-class SaidForm(Form):
+class TurnForm(Form):
     """A message of the conversation so far."""
 
     role: Literal["user", "assistant"]
@@ -81,7 +81,7 @@ class MessagesForm(Form):
     """A request of `/v1/messages`."""
 
     model: str
-    messages: Annotated[list[SaidForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     system: str | list[TextBlock] | None = None
     stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None

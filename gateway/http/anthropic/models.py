@@ -47,7 +47,7 @@ def own_model_routes(settings: HttpSettings) -> list[Route]:
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    told = {
+    fields = {
         "type": "model",
         "id": model["id"],
         "display_name": model["id"],
@@ -55,5 +55,5 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
         "lifecycle": "active",
     }
     if "pagantic" in model:
-        told |= {"max_input_tokens": model["pagantic"]["context_window"], "pagantic": model["pagantic"]}
-    return told
+        fields |= {"max_input_tokens": model["pagantic"]["context_window"], "pagantic": model["pagantic"]}
+    return fields

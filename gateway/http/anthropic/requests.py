@@ -69,12 +69,12 @@ def _messages(form: MessagesForm) -> Iterator[dict[str, Any]]:
         if isinstance(message.content, str):
             yield {"role": message.role, "content": message.content}
         elif message.role == "assistant":
-            yield _assistant(message.content, place)
+            yield _assistant_message(message.content, place)
         else:
-            yield from _heard(message.content, place)
+            yield from _user_messages(message.content, place)
 
 
-def _assistant(blocks: Sequence[BlockForm], place: str) -> dict[str, Any]:
+def _assistant_message(blocks: Sequence[BlockForm], place: str) -> dict[str, Any]:
     """Return the assistant's message."""
     message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
     for index, block in enumerate(blocks):
@@ -89,7 +89,7 @@ def _assistant(blocks: Sequence[BlockForm], place: str) -> dict[str, Any]:
     return message
 
 
-def _heard(blocks: Sequence[BlockForm], place: str) -> Iterator[dict[str, Any]]:
+def _user_messages(blocks: Sequence[BlockForm], place: str) -> Iterator[dict[str, Any]]:
     """Yield the messages of the user and of the tools, in the order of their blocks."""
     text = ""
     for index, block in enumerate(blocks):

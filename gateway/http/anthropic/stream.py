@@ -14,7 +14,7 @@ from pagantic.common.v1 import usage_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import PaganticError
 
-# The type of the delta of each kind of block, and the field that has its text.
+# Each kind of block has a type of delta, and the delta a field for its text.
 _DELTAS = {
     BlockKind.REASONING: ("thinking_delta", "thinking"),
     BlockKind.TEXT: ("text_delta", "text"),

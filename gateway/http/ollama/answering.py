@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.ollama.answers import LineHead, whole_of
-from gateway.http.ollama.forms import AskForm, GenerateForm, TalkForm
-from gateway.http.ollama.requests import generate_request_of, talk_request_of
+from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm
+from gateway.http.ollama.requests import chat_request_of, generate_request_of
 from gateway.http.ollama.stream import AnswerLines
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
@@ -26,8 +26,8 @@ def answer_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths that make answers."""
 
     async def chat(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        form = read_form(read_object(body), TalkForm)
-        made = talk_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = read_form(read_object(body), OllamaChatForm)
+        made = chat_request_of(form, settings.alias_of(form.model), settings.call_s)
         return await _answer(client, request, form, made)
 
     async def generate(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -38,11 +38,11 @@ def answer_routes(settings: HttpSettings) -> list[Route]:
     return [Route("/api/chat", chat, methods=["POST"]), Route("/api/generate", generate, methods=["POST"])]
 
 
-async def _answer(client: AsyncClient, request: Request, form: AskForm, sent: execution_pb2.SystemRequest) -> Answer:
+async def _answer(client: AsyncClient, request: Request, form: OllamaForm, sent: execution_pb2.SystemRequest) -> Answer:
     sent.request_id = sent.request_id or request.scope["request_id"]
     request.scope["request_id"] = sent.request_id
     created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    head = LineHead(form.model, created_at, isinstance(form, TalkForm), form.ignored)
+    head = LineHead(form.model, created_at, isinstance(form, OllamaChatForm), form.ignored)
     if form.streams:
         quiet = encode_lines([head.line()])
         return send_answer(client.stream(sent), AnswerLines(head), sent.request_id, encode=encode_lines, quiet=quiet)

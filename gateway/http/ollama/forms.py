@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, ToolForm
 
-UNLIMITED, FILL_CONTEXT = -1, -2  # What Ollama's num_predict has beside numbers of tokens.
+FILL_CONTEXT = -2  # Ollama reads this number of tokens as the rest of the context window, and -1 as no limit.
 
 
 class OptionsForm(Form):
@@ -29,7 +29,7 @@ class OptionsForm(Form):
     frequency_penalty: float | None = None
 
 
-class AskForm(Form):
+class OllamaForm(Form):
     """What `/api/chat` and `/api/generate` have in common."""
 
     model: str
@@ -66,7 +66,7 @@ class ToolCallForm(Form):
     function: CalledForm
 
 
-class TalkMessage(Form):
+class TurnForm(Form):
     """A message of the conversation so far."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -78,14 +78,14 @@ class TalkMessage(Form):
     tool_call_id: str | None = None
 
 
-class TalkForm(AskForm):
+class OllamaChatForm(OllamaForm):
     """A request of `/api/chat`."""
 
-    messages: Annotated[list[TalkMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[ToolForm] | None = None
 
 
-class GenerateForm(AskForm):
+class GenerateForm(OllamaForm):
     """A request of `/api/generate`."""
 
     prompt: Annotated[str, Field(min_length=1)]

@@ -29,7 +29,7 @@ _DETAILS = {
     "parameter_size": "",
     "quantization_level": "",
 }
-# Ollama's names of what models can do, by the names that the inference service gives.
+# Ollama has names of its own for what the inference service says that models can do.
 _CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
 
 

@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.http.ollama.forms import AskForm, GenerateForm, OptionsForm, TalkForm, TalkMessage
+from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, OptionsForm, TurnForm
 from gateway.http.openai.forms import ChatForm, read_form
 from gateway.http.openai.requests import request_of
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-# The options that chats have too, by their names there.
+# Chats have these options under the same names.
 _SHARED_OPTIONS = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
-# The other options, by the names of the hints that they set.
+# Each of these options sets a hint of the orchestrator.
 _HINTS = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_penalty"}
 
 
-def talk_request_of(form: TalkForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+def chat_request_of(form: OllamaChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
     """Return the request that a form of `/api/chat` asks for; raises InvalidRequest for what cannot be done."""
     tools = [tool.model_dump(exclude_none=True) for tool in form.tools or ()] or None
     return _request_of(form, {"messages": list(_messages(form.messages)), "tools": tools}, alias, call_s)
@@ -37,7 +37,7 @@ def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execut
     return _request_of(form, {"messages": messages}, alias, call_s)
 
 
-def _request_of(form: AskForm, fields: dict[str, Any], alias: str, call_s: float) -> execution_pb2.SystemRequest:
+def _request_of(form: OllamaForm, fields: dict[str, Any], alias: str, call_s: float) -> execution_pb2.SystemRequest:
     _check_images(form.images, "images")
     options = form.options or OptionsForm()
     fields |= {"model": form.model, "response_format": _format(form.format), "pagantic": form.pagantic}
@@ -61,7 +61,7 @@ def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked}}
 
 
-def _messages(messages: Sequence[TalkMessage]) -> Iterator[dict[str, Any]]:
+def _messages(messages: Sequence[TurnForm]) -> Iterator[dict[str, Any]]:
     """Yield messages as chats have them."""
     waiting: list[tuple[str, str]] = []  # Ids and names of the calls that have no result yet.
     for index, message in enumerate(messages):
@@ -80,7 +80,7 @@ def _messages(messages: Sequence[TalkMessage]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _calls(message: TalkMessage, index: int) -> list[dict[str, Any]]:
+def _calls(message: TurnForm, index: int) -> list[dict[str, Any]]:
     """Return the calls of a message; one without an id is named by its place."""
     return [
         {
@@ -94,7 +94,7 @@ def _calls(message: TalkMessage, index: int) -> list[dict[str, Any]]:
     ]
 
 
-def _answered(message: TalkMessage, waiting: list[tuple[str, str]], place: str) -> str:
+def _answered(message: TurnForm, waiting: list[tuple[str, str]], place: str) -> str:
     """Return the id of the call that a result answers, which waits no longer.
 
     A result names its call, or the tool, or nothing: then it answers the first of the calls that wait.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.ollama.forms import GenerateForm, TalkForm
-from gateway.http.ollama.requests import generate_request_of, talk_request_of
+from gateway.http.ollama.forms import GenerateForm, OllamaChatForm
+from gateway.http.ollama.requests import chat_request_of, generate_request_of
 from gateway.http.openai.forms import read_form
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
@@ -21,11 +21,11 @@ HI = {"role": "user", "content": "hi"}
 
 
 def form_of(*messages, **fields):
-    return read_form({"model": "m", "messages": list(messages) or [HI], **fields}, TalkForm)
+    return read_form({"model": "m", "messages": list(messages) or [HI], **fields}, OllamaChatForm)
 
 
 def chat(*messages, **fields):
-    return talk_request_of(form_of(*messages, **fields), "alias", 60.0)
+    return chat_request_of(form_of(*messages, **fields), "alias", 60.0)
 
 
 def generate(prompt="hi", **fields):
@@ -154,7 +154,9 @@ def test_a_request_that_cannot_be_done_is_refused_by_its_place(made, words):
         made()
 
 
-@given(st.dictionaries(st.sampled_from(sorted({*TalkForm.model_fields, *GenerateForm.model_fields})), JSON_VALUES))
+@given(
+    st.dictionaries(st.sampled_from(sorted({*OllamaChatForm.model_fields, *GenerateForm.model_fields})), JSON_VALUES)
+)
 def test_any_object_is_a_request_or_refused(fields):
     for make in (chat, generate):
         try:
