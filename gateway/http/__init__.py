@@ -1,1 +1,1 @@
-"""OpenAI's API and the native one over HTTP: translates requests for the orchestrator, and what it answers."""
+"""The native API and those of OpenAI, Anthropic and Ollama over HTTP: translates requests and answers."""

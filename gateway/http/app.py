@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from gateway.http.dialects import dialect_of
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
 from gateway.http.running import Answer, until_left
 from gateway.http.settings import HttpSettings
@@ -21,7 +23,6 @@ from gateway.web.entry import Entry
 from gateway.web.refusal import Refusal
 from pagantic_common.domain.errors import PaganticError
 
-REQUEST_ID = "x-request-id"
 logger = logging.getLogger(__name__)
 
 
@@ -69,7 +70,7 @@ class HttpApp:
             return
         except Refusal as refusal:
             headers = {**headers_of_status(refusal.status), **refusal.headers}
-            response = JSONResponse({"error": error_of_refusal(refusal)}, refusal.status, headers)
+            response = _error_response(request, error_of_refusal(refusal), refusal.status, headers)
             await response(scope, receive, send)
 
     async def _probe(self, path: str) -> Response:
@@ -101,30 +102,38 @@ class HttpApp:
             client = self._callers.client_for(request)
             answer = await handle(client, request, body)
             if isinstance(answer, AsyncGenerator):
-                await _send_events(answer, request.scope, send)
+                await _send_events(answer, request, send)
                 return
         except PaganticError as error:
-            answer = JSONResponse(
-                {"error": error_of(error, request.scope["request_id"])}, status_of(error), headers_of(error)
-            )
+            described = error_of(error, request.scope["request_id"])
+            answer = _error_response(request, described, status_of(error), headers_of(error))
         except Exception:
             logger.exception("request %s failed", request.scope["request_id"])
-            answer = JSONResponse(
-                {"error": error_of_refusal(Refusal(500, "the gateway failed: its log says why"))}, 500
-            )
-        answer.headers[REQUEST_ID] = request.scope["request_id"]
+            described = error_of_refusal(Refusal(500, "the gateway failed: its log says why"))
+            answer = _error_response(request, described, 500, {})
+        for name in dialect_of(request).id_headers:
+            answer.headers[name] = request.scope["request_id"]
         await answer(request.scope, request.receive, send)
 
 
-async def _send_events(events: AsyncGenerator[str, None], scope: Scope, send: Send) -> None:
-    """Send server-sent events. The first is awaited before the status is sent, which its error may still decide."""
+def _error_response(
+    request: Request, described: dict[str, Any], status: int, headers: Mapping[str, str]
+) -> JSONResponse:
+    """Return the response for an error in the dialect of the request."""
+    body = dialect_of(request).error_body(described, status, request.scope["request_id"])
+    return JSONResponse(body, status, headers)
+
+
+async def _send_events(events: AsyncGenerator[str, None], request: Request, send: Send) -> None:
+    """Send the events of a stream. The first is awaited before the status is sent, which its error may still decide."""
+    scope, dialect = request.scope, dialect_of(request)
     async with aclosing(events):
         first = await anext(events, "")  # none where the client has the end already
         headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"content-type", dialect.stream_type.encode()),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
-            (REQUEST_ID.encode(), scope["request_id"].encode()),
+            *((name.encode(), scope["request_id"].encode()) for name in dialect.id_headers),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": first.encode(), "more_body": True})

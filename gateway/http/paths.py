@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
+from gateway.http.anthropic.paths import anthropic_routes
 from gateway.http.native import native_routes
+from gateway.http.ollama.paths import ollama_routes
 from gateway.http.openai.chat import chat_routes
 from gateway.http.openai.decisions import decision_routes
 from gateway.http.openai.models import model_routes
@@ -19,6 +21,7 @@ from gateway.http.settings import HttpSettings
 def routes_of(settings: HttpSettings) -> list[Route]:
     """Return all paths."""
     return [
+        *anthropic_routes(settings),
         *chat_routes(settings),
         *stored_chat_routes(),
         *creation_routes(settings),
@@ -27,5 +30,6 @@ def routes_of(settings: HttpSettings) -> list[Route]:
         *conversation_routes(),
         *decision_routes(settings),
         *model_routes(settings),
+        *ollama_routes(settings),
         *native_routes(settings),
     ]

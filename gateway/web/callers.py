@@ -11,12 +11,12 @@ _SCHEME = "bearer "
 
 
 def api_key_of(request: Request | None) -> str:
-    """Return the key of a request's `Authorization: Bearer`; empty without one, as over stdio."""
+    """Return the key of a request's `Authorization: Bearer`, or else of `x-api-key`; empty without, as over stdio."""
     if request is None:
         return ""
     header = request.headers.get("authorization", "")
     if not header.lower().startswith(_SCHEME):
-        return ""
+        return request.headers.get("x-api-key", "").strip()
     return header[len(_SCHEME) :].strip()
 
 

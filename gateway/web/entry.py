@@ -45,4 +45,4 @@ class Entry:
     def check_key(self, request: Request) -> None:
         """Raise Refusal for a request without the key that this door asks for."""
         if self._settings.auth is Auth.KEYS and not api_key_of(request):
-            raise Refusal(401, "send an API key as `Authorization: Bearer KEY`")
+            raise Refusal(401, "send an API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")

@@ -1,10 +1,12 @@
-"""`pagantic serve` before the real system, used by OpenAI's own client."""
+"""`pagantic serve` before the real system, used by the own clients of OpenAI, Anthropic and Ollama."""
 
 import json
 import signal
 import subprocess
 import sys
 
+import anthropic
+import ollama
 import openai
 import pytest
 
@@ -143,3 +145,48 @@ def test_a_client_that_leaves_stops_its_execution(client, system):
         return "CANCELLED" in shown.stdout + shown.stderr
 
     wait_until(is_cancelled, "it is cancelled")
+
+
+def test_anthropics_client_gets_messages_streams_and_calls(gateway):
+    said = {"model": "gpt-4o", "max_tokens": 24, "messages": [{"role": "user", "content": "Say hello."}]}
+    greedy = {"temperature": 0, "top_k": 1}
+    with anthropic.Anthropic(base_url=gateway.removesuffix("/v1"), api_key="any", max_retries=0, timeout=120) as client:
+        message = client.messages.create(**said, extra_body=greedy)
+        with client.messages.stream(**said, extra_body=greedy) as stream:
+            streamed = stream.get_final_message()
+        function = WEATHER["function"]
+        tool = {"name": function["name"], "input_schema": function["parameters"]}
+        limits = {"max_tokens": 64, "tool_choice": {"type": "any"}}
+        with client.messages.stream(**said | limits, tools=[tool], extra_body=greedy) as stream:
+            called = stream.get_final_message()
+        with pytest.raises(anthropic.NotFoundError) as raised:
+            client.messages.create(**said | {"model": "none-such"})
+        listed = [model.id for model in client.models.list()]
+    assert message.content[0].text == streamed.content[0].text
+    assert streamed.stop_reason in ("end_turn", "max_tokens")
+    assert streamed.usage.output_tokens > 0
+    assert (called.stop_reason, called.content[-1].name) == ("tool_use", "get_weather")
+    assert "city" in called.content[-1].input
+    assert raised.value.body["error"]["pagantic"]["code"] == "CONFIG_NO_ENGINE"
+    assert "gpt-4o" in listed
+
+
+def test_ollamas_client_gets_chats_lines_and_calls(gateway):
+    said = {"model": "gpt-4o", "options": {"temperature": 0, "num_predict": 24}}
+    talk = [{"role": "user", "content": "Say hello."}]
+    with ollama.Client(host=gateway.removesuffix("/v1"), timeout=120) as client:
+        whole = client.chat(messages=talk, **said)
+        lines = list(client.chat(messages=talk, stream=True, **said))
+        color = client.generate(prompt="Which color is a ripe tomato?", format=COLOR, **said)
+        called = client.chat(
+            messages=[{"role": "user", "content": "What is the weather in Paris?"}], tools=[WEATHER], **said
+        )
+        with pytest.raises(ollama.ResponseError) as raised:
+            client.chat(model="none-such", messages=talk)
+        listed = [model.model for model in client.list().models]
+    assert "".join(line.message.content for line in lines) == whole.message.content
+    assert (lines[-1].done, lines[-1].eval_count > 0, lines[-1].eval_duration > 0) == (True, True, True)
+    assert json.loads(color.response)["color"] in ("red", "green", "blue")
+    assert called.message.content or called.message.tool_calls
+    assert raised.value.status_code == 404
+    assert "gpt-4o" in listed

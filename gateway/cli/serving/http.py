@@ -1,4 +1,4 @@
-"""The command that serves clients of OpenAI's API; its packages are loaded when it runs."""
+"""The command that serves clients of OpenAI's, Anthropic's and Ollama's APIs; its packages are loaded when it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def serve(
     ] = None,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Serve OpenAI's API and the native one over HTTP."""
+    """Serve OpenAI's API and others over HTTP."""
     if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
         typer.echo("this installation lacks the HTTP server: `pip install 'pagantic[http]'` brings it", err=True)
         raise typer.Exit(EXIT_USAGE)

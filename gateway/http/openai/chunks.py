@@ -15,9 +15,9 @@ from gateway.http.openai.answers import (
     text_of,
     usage_of,
 )
+from gateway.http.streams.blocks import discarded_after_sending
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.domain.errors import Aborted
 
 _KIND = "chat.completion.chunk"
 
@@ -55,10 +55,7 @@ class ChoiceChunks:
                 self._has_sent_calls = True
                 yield self._delta({"tool_calls": [_call_delta(event)]})
             case "attempt_discarded" if self._has_sent:
-                raise Aborted(
-                    f"attempt {event.attempt_discarded.attempt} was discarded after its text was sent: "
-                    f"{event.attempt_discarded.reason}: send the request again, or without stream"
-                )
+                raise discarded_after_sending(event.attempt_discarded)
             case "completed":
                 yield from self._end(event.completed.response)
 

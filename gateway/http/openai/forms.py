@@ -5,6 +5,7 @@ Only fields that change the answer are here. Others are kept as extras, so that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -25,6 +26,11 @@ class Form(BaseModel):
     """A JSON object; null is what it is without the field."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+    @property
+    def ignored(self) -> list[str]:
+        """The fields that were sent and change nothing here."""
+        return sorted(self.model_extra or ())
 
 
 Notes = Annotated[
@@ -168,11 +174,6 @@ class ChatForm(Form):
         """Whether the last chunk of a stream has the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    @property
-    def ignored(self) -> list[str]:
-        """The fields that were sent and change nothing here."""
-        return sorted(self.model_extra or ())
-
 
 def read_form(value: Any, kind: type[FormT]) -> FormT:
     """Return a request of a kind; raises InvalidRequest that names the field that is wrong."""
@@ -186,7 +187,14 @@ def read_form(value: Any, kind: type[FormT]) -> FormT:
 @cache
 def _fields() -> frozenset[str]:
     """Return the names of all fields: the other parts of a place are names of forms."""
-    return frozenset({"schema"}.union(*(form.model_fields for form in Form.__subclasses__())))
+    return frozenset({"schema"}.union(*(form.model_fields for form in _forms_of(Form))))
+
+
+def _forms_of(kind: type[Form]) -> Iterator[type[Form]]:
+    """Yield a kind of form, and the kinds that are derived from it."""
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _forms_of(derived)
 
 
 def _precision_of(error: ErrorDetails) -> tuple[int, bool]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.event_ids import EventIds
+from gateway.http.streams.event_ids import EventIds
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import InvalidRequest

@@ -15,10 +15,10 @@ from gateway.http.openai.forms import read_form
 from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.requests import head_of
 from gateway.http.openai.responses.resolving import resolve
-from gateway.http.openai.responses.sending import send_response
 from gateway.http.openai.responses.stream import ResponseEvents
 from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.sending import send_answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
@@ -33,7 +33,7 @@ def creation_routes(settings: HttpSettings) -> list[Route]:
         sent = await resolve(client, form, request, settings)
         head = head_of(form, sent, int(time.time()))
         if form.stream:
-            return send_response(client.stream(sent), ResponseEvents(head), sent.request_id)
+            return send_answer(client.stream(sent), ResponseEvents(head), sent.request_id)
         if form.background:
             async with aclosing(client.stream(sent)) as events:
                 await anext(events)

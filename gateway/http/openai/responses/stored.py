@@ -14,9 +14,9 @@ from gateway.http.openai.kept import echo_of, find
 from gateway.http.openai.pages import page_of
 from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead
-from gateway.http.openai.responses.sending import send_response
 from gateway.http.openai.responses.stream import ResponseEvents
 from gateway.http.running import Answer
+from gateway.http.streams.sending import send_answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
@@ -41,7 +41,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
     after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
     if query.get("stream") == "true":
         events = ResponseEvents(_head_of(execution), after)
-        return send_response(client.follow(execution.request_id), events, execution.request_id)
+        return send_answer(client.follow(execution.request_id), events, execution.request_id)
     return JSONResponse(_as_it_is(execution))
 
 

@@ -1,0 +1,97 @@
+"""What clients send to `/v1/messages`, as Anthropic's API document describes it.
+
+Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, Notes
+
+
+class TextBlock(Form):
+    """A part of a text; only texts can be read."""
+
+    type: str
+    text: str | None = None
+
+
+class BlockForm(Form):
+    """A block of a message: text, thinking, a call of a tool, or the result of one."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[TextBlock] | None = None
+
+
+class TurnForm(Form):
+    """A message of the conversation so far."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[BlockForm]
+
+
+class ClientToolForm(Form):
+    """A tool that the caller runs; Anthropic's own tools are not known."""
+
+    type: str | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ChoiceForm(Form):
+    """Whether and which tool must be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+
+
+class ThinkingForm(Form):
+    """Whether and how long a reasoning model thinks."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+
+
+class OutputFormat(Form):
+    """The schema of the answer."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputForm(Form):
+    """The form of the answer."""
+
+    format: OutputFormat | None = None
+
+
+class MessagesForm(Form):
+    """A request of `/v1/messages`."""
+
+    model: str
+    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    system: str | list[TextBlock] | None = None
+    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    tools: list[ClientToolForm] | None = None
+    tool_choice: ChoiceForm | None = None
+    thinking: ThinkingForm | None = None
+    output_config: OutputForm | None = None
+    metadata: Notes | None = None
+    pagantic: dict[str, Any] | None = None

@@ -1,0 +1,159 @@
+"""A request of `/v1/messages` as one of `/v1/chat/completions`, whose form the other translation reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gateway.http.anthropic.forms import BlockForm, ChoiceForm, ClientToolForm, MessagesForm, TextBlock, ThinkingForm
+from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.requests import request_of
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.errors import InvalidRequest
+
+NO_CONTENT = "(no content)"  # The orchestrator takes no empty result of a tool, and this API does.
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_ASSISTANT_BLOCKS = ("text", "thinking", "tool_use")
+_USER_BLOCKS = ("text", "tool_result")
+
+
+def system_request_of(form: MessagesForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+
+    Args:
+        form: What the client sent.
+        alias: Of the model that the form names.
+        call_s: Longest time of the request, if it names no shorter one.
+    """
+    if form.messages[-1].role == "assistant":
+        place = f"messages[{len(form.messages) - 1}]"
+        raise InvalidRequest(
+            f"{place}.role is 'assistant': models here do not continue a given answer, so end with a user's message"
+        )
+    request = request_of(read_form(_chat_fields(form), ChatForm), alias, call_s)
+    if form.top_k is not None:
+        request.hints.top_k = form.top_k
+    if form.thinking is not None:
+        _set_reasoning(request.hints.reasoning, form.thinking)
+    if request.keep_request:  # The orchestrator keeps metadata with a request alone.
+        request.metadata.update(form.metadata or {})
+    return request
+
+
+def _chat_fields(form: MessagesForm) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "model": form.model,
+        "messages": list(_messages(form)),
+        "max_tokens": form.max_tokens,
+        "temperature": form.temperature,
+        "top_p": form.top_p,
+        "stop": form.stop_sequences,
+        "pagantic": form.pagantic,
+        "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())] or None,
+        "tool_choice": _choice(form.tool_choice),
+    }
+    if form.output_config is not None and form.output_config.format is not None:
+        schema = {"name": "answer", "schema": form.output_config.format.schema_}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
+
+
+def _messages(form: MessagesForm) -> Iterator[dict[str, Any]]:
+    """Yield messages as chats have them: the results of tools are messages of their own."""
+    if form.system:
+        yield {"role": "system", "content": _text(form.system, "system")}
+    for index, message in enumerate(form.messages):
+        place = f"messages[{index}].content"
+        if isinstance(message.content, str):
+            yield {"role": message.role, "content": message.content}
+        elif message.role == "assistant":
+            yield _assistant_message(message.content, place)
+        else:
+            yield from _user_messages(message.content, place)
+
+
+def _assistant_message(blocks: Sequence[BlockForm], place: str) -> dict[str, Any]:
+    """Return the assistant's message."""
+    message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+    for index, block in enumerate(blocks):
+        where = f"{place}[{index}]"
+        _check_type(block, where, _ASSISTANT_BLOCKS)
+        if block.type == "text":
+            message["content"] += _present(block.text, f"{where}.text")
+        elif block.type == "thinking":
+            message["reasoning_content"] += _present(block.thinking, f"{where}.thinking")
+        else:
+            message["tool_calls"].append(_call(block, where))
+    return message
+
+
+def _user_messages(blocks: Sequence[BlockForm], place: str) -> Iterator[dict[str, Any]]:
+    """Yield the messages of the user and of the tools, in the order of their blocks."""
+    text = ""
+    for index, block in enumerate(blocks):
+        where = f"{place}[{index}]"
+        _check_type(block, where, _USER_BLOCKS)
+        if block.type == "text":
+            text += _present(block.text, f"{where}.text")
+            continue
+        if text:
+            yield {"role": "user", "content": text}
+            text = ""
+        call_id = _present(block.tool_use_id, f"{where}.tool_use_id")
+        content = _text(block.content or "", f"{where}.content") or NO_CONTENT
+        yield {"role": "tool", "tool_call_id": call_id, "content": content}
+    if text or not blocks:
+        yield {"role": "user", "content": text}
+
+
+def _call(block: BlockForm, where: str) -> dict[str, Any]:
+    arguments = json.dumps(block.input or {}, ensure_ascii=False)
+    function = {"name": _present(block.name, f"{where}.name"), "arguments": arguments}
+    return {"id": _present(block.id, f"{where}.id"), "type": "function", "function": function}
+
+
+def _text(content: str | Sequence[TextBlock], place: str) -> str:
+    if isinstance(content, str):
+        return content
+    for index, block in enumerate(content):
+        _check_type(block, f"{place}[{index}]", ("text",))
+    return "".join(_present(block.text, f"{place}[{index}].text") for index, block in enumerate(content))
+
+
+def _tool(tool: ClientToolForm, place: str) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise InvalidRequest(
+            f"{place} has the type {tool.type[:64]!r}: only tools that the caller runs are known; name tools of the "
+            "deployment in pagantic.tools"
+        )
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: ChoiceForm | None) -> Any:
+    if choice is None:
+        return None
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": _present(choice.name, "tool_choice.name")}}
+    return _CHOICES[choice.type]
+
+
+def _set_reasoning(reasoning: generation_pb2.Reasoning, thinking: ThinkingForm) -> None:
+    if thinking.type == "disabled":
+        reasoning.mode = generation_pb2.REASONING_MODE_OFF
+    elif thinking.type == "enabled":
+        reasoning.mode = generation_pb2.REASONING_MODE_ON
+        reasoning.max_tokens = thinking.budget_tokens or reasoning.max_tokens
+
+
+def _check_type(block: BlockForm | TextBlock, where: str, known: Sequence[str]) -> None:
+    if block.type not in known:
+        raise InvalidRequest(f"{where} has the type {block.type[:64]!r}: models here read {', '.join(known)}")
+
+
+def _present(value: str | None, place: str) -> str:
+    if value is None:
+        raise InvalidRequest(f"{place} is missing")
+    return value

@@ -1,0 +1,1 @@
+"""Ollama's forms: what its clients send, as requests of the orchestrator, and its answers as they expect them."""

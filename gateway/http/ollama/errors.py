@@ -1,0 +1,15 @@
+"""Errors as Ollama's API says them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def error_body(described: dict[str, Any], _status: int, _request_id: str) -> dict[str, Any]:
+    """Return the body for an error: its text, and beside it what this API has no field for.
+
+    Args:
+        described: The object `error` of OpenAI's API.
+    """
+    extension = {"code": described["code"], **described.get("pagantic", {})}
+    return {"error": described["message"], "pagantic": extension}

@@ -1,0 +1,101 @@
+"""What clients send to Ollama's API, as its document describes it.
+
+Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, ToolForm
+
+FILL_CONTEXT = -2  # Ollama reads this number of tokens as the rest of the context window, and -1 as no limit.
+
+
+class OptionsForm(Form):
+    """Options of the sampler."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    num_predict: Annotated[int, Field(ge=FILL_CONTEXT, le=MAX_TOKENS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+class OllamaForm(Form):
+    """What `/api/chat` and `/api/generate` have in common."""
+
+    model: str
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    options: OptionsForm | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
+    stream: bool | None = None
+    images: list[Any] | None = None
+    pagantic: dict[str, Any] | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants a stream, which it does if it says nothing."""
+        return self.stream is not False
+
+    @property
+    def ignored(self) -> list[str]:
+        """The fields and options that were sent and change nothing here."""
+        options = self.options.ignored if self.options is not None else []
+        return sorted([*(self.model_extra or ()), *(f"options.{name}" for name in options)])
+
+
+class CalledForm(Form):
+    """The function of a call in the conversation so far."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
+class ToolCallForm(Form):
+    """A call in the conversation so far; older clients send no id."""
+
+    id: str | None = None
+    function: CalledForm
+
+
+class TurnForm(Form):
+    """A message of the conversation so far."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[Any] | None = None
+    tool_calls: list[ToolCallForm] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class OllamaChatForm(OllamaForm):
+    """A request of `/api/chat`."""
+
+    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: list[ToolForm] | None = None
+
+
+class GenerateForm(OllamaForm):
+    """A request of `/api/generate`."""
+
+    prompt: Annotated[str, Field(min_length=1)]
+    system: str | None = None
+    raw: bool | None = None
+    suffix: str | None = None
+
+
+class ShowForm(Form):
+    """A request of `/api/show`; older clients call the model a name."""
+
+    model: str = ""
+    name: str = ""

@@ -1,0 +1,112 @@
+"""A request of Ollama's API as one of `/v1/chat/completions`, whose form the other translation reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, OptionsForm, TurnForm
+from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.requests import request_of
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.errors import InvalidRequest
+
+# Chats have these options under the same names.
+_SHARED_OPTIONS = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+# Each of these options sets a hint of the orchestrator.
+_HINTS = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_penalty"}
+
+
+def chat_request_of(form: OllamaChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request that a form of `/api/chat` asks for; raises InvalidRequest for what cannot be done."""
+    tools = [tool.model_dump(exclude_none=True) for tool in form.tools or ()] or None
+    return _request_of(form, {"messages": list(_messages(form.messages)), "tools": tools}, alias, call_s)
+
+
+def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request that a form of `/api/generate` asks for; raises InvalidRequest for what cannot be done."""
+    if form.raw:
+        raise InvalidRequest("raw is true: prompts here go through the model's chat template, so leave raw out")
+    if form.suffix:
+        raise InvalidRequest("suffix is set: models here do not fill in texts, so leave suffix out")
+    messages = [{"role": "user", "content": form.prompt}]
+    if form.system:
+        messages.insert(0, {"role": "system", "content": form.system})
+    return _request_of(form, {"messages": messages}, alias, call_s)
+
+
+def _request_of(form: OllamaForm, fields: dict[str, Any], alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    _check_images(form.images, "images")
+    options = form.options or OptionsForm()
+    fields |= {"model": form.model, "response_format": _format(form.format), "pagantic": form.pagantic}
+    fields |= {name: getattr(options, name) for name in _SHARED_OPTIONS}
+    fields["max_tokens"] = max(options.num_predict or 0, 0)  # Without a limit of its own, the default one holds.
+    request = request_of(read_form(fields, ChatForm), alias, call_s)
+    for option, hint in _HINTS.items():
+        if (value := getattr(options, option)) is not None:
+            setattr(request.hints, hint, value)
+    if form.think is not None:
+        mode = generation_pb2.REASONING_MODE_ON if form.think else generation_pb2.REASONING_MODE_OFF
+        request.hints.reasoning.mode = mode
+    return request
+
+
+def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    if asked is None or asked == "":
+        return None
+    if asked == "json":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked}}
+
+
+def _messages(messages: Sequence[TurnForm]) -> Iterator[dict[str, Any]]:
+    """Yield messages as chats have them."""
+    waiting: list[tuple[str, str]] = []  # Ids and names of the calls that have no result yet.
+    for index, message in enumerate(messages):
+        place = f"messages[{index}]"
+        _check_images(message.images, f"{place}.images")
+        if message.role == "tool":
+            yield {"role": "tool", "content": message.content, "tool_call_id": _answered(message, waiting, place)}
+            continue
+        calls = _calls(message, index)
+        waiting += [(call["id"], call["function"]["name"]) for call in calls]
+        yield {
+            "role": message.role,
+            "content": message.content,
+            "reasoning_content": message.thinking,
+            "tool_calls": calls,
+        }
+
+
+def _calls(message: TurnForm, index: int) -> list[dict[str, Any]]:
+    """Return the calls of a message; one without an id is named by its place."""
+    return [
+        {
+            "id": call.id or f"call_{index}_{position}",
+            "function": {
+                "name": call.function.name,
+                "arguments": json.dumps(call.function.arguments or {}, ensure_ascii=False),
+            },
+        }
+        for position, call in enumerate(message.tool_calls or ())
+    ]
+
+
+def _answered(message: TurnForm, waiting: list[tuple[str, str]], place: str) -> str:
+    """Return the id of the call that a result answers, which waits no longer.
+
+    A result names its call, or the tool, or nothing: then it answers the first of the calls that wait.
+    """
+    for call in waiting:
+        if message.tool_call_id in (None, call[0]) and message.tool_name in (None, call[1]):
+            waiting.remove(call)
+            return call[0]
+    named = message.tool_call_id or message.tool_name or ""
+    raise InvalidRequest(f"{place} is the result of {named[:128]!r}: no call of a message before waits for it")
+
+
+def _check_images(images: Sequence[Any] | None, place: str) -> None:
+    if images:
+        raise InvalidRequest(f"{place} has {len(images)} images: models here read text alone")

@@ -1,0 +1,56 @@
+"""The stream of Ollama's API: turns the events of an execution into lines. Pure: events in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gateway.http.failures import error_of, status_of
+from gateway.http.ollama.answers import LineHead, ending_of
+from gateway.http.ollama.errors import error_body
+from gateway.http.openai.answers import completed, text_of
+from gateway.http.streams.blocks import BlockKind, Blocks, Move, Step
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.domain.errors import PaganticError
+
+
+class AnswerLines:
+    """The lines of one answer, in their order."""
+
+    def __init__(self, head: LineHead) -> None:
+        self._head = head
+        self._blocks = Blocks()
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines that every stream begins with: there are none."""
+        yield from ()
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+        """Yield the lines of an event of the execution.
+
+        Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
+        """
+        kind = event.WhichOneof("event")
+        if kind == "tool_call_delta":
+            return  # The last lines have the calls, because their arguments are objects.
+        yield from self._lines(self._blocks.of(event))
+        if kind == "completed":
+            yield from self._end(completed(event.completed.response))
+
+    def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the line of an error that ends the stream early."""
+        yield error_body(error_of(error, request_id), status_of(error), request_id)
+
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
+        yield from self._lines(self._blocks.rest(response.reasoning, text_of(response), ()))
+        if response.tool_calls:
+            yield self._head.line(calls=response.tool_calls)
+        yield self._head.line(is_done=True) | ending_of(self._head, response)
+
+    def _lines(self, moves: Iterable[Move]) -> Iterator[dict[str, Any]]:
+        """Yield the lines of moves: one for each piece of text."""
+        for step, block, text in moves:
+            if step is Step.GROW and block.kind is BlockKind.REASONING:
+                yield self._head.line(thinking=text)
+            elif step is Step.GROW:
+                yield self._head.line(text)

@@ -1,0 +1,1 @@
+"""Streams of answers: their blocks, the ids of their events, and how they are sent."""

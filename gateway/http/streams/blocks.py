@@ -1,0 +1,130 @@
+"""The blocks of an answer: reasoning, text and calls, as an execution streams them. Pure: events in, moves out.
+
+The translations of streams share it: each says a move in the words of its API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.domain.errors import Aborted
+
+
+class BlockKind(Enum):
+    """What a block has."""
+
+    REASONING = auto()
+    TEXT = auto()
+    CALL = auto()
+
+
+class Step(Enum):
+    """What happens to a block."""
+
+    BEGIN = auto()
+    GROW = auto()
+    END = auto()
+
+
+@dataclass(slots=True)
+class Block:
+    """A block, with its text so far; that of a call is its arguments.
+
+    `index` is its place among all blocks of the answer, `number` its place among those of its kind.
+    """
+
+    kind: BlockKind
+    index: int
+    number: int
+    call_id: str = ""
+    name: str = ""
+    text: str = ""
+
+
+Move = tuple[Step, Block, str]  # The text is new in a block that grows, and empty in other moves.
+
+
+class Blocks:
+    """The blocks of one answer, in their order: one at a time is open."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._open: Block | None = None
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Move]:
+        """Yield the moves of an event.
+
+        Raises Aborted where an attempt is discarded whose text the client has already.
+        """
+        match event.WhichOneof("event"):
+            case "reasoning_delta":
+                yield from self._grow(BlockKind.REASONING, event.reasoning_delta.text)
+            case "content_delta":
+                yield from self._grow(BlockKind.TEXT, event.content_delta.text)
+            case "tool_call_delta":
+                delta = event.tool_call_delta
+                if delta.name:
+                    yield from self._begin(BlockKind.CALL, delta.id, delta.name)
+                yield from self._grow(BlockKind.CALL, delta.arguments_json)
+            case "attempt_discarded" if self._blocks:
+                raise discarded_after_sending(event.attempt_discarded)
+
+    def rest(self, reasoning: str, text: str, calls: Sequence[message_pb2.ToolCall]) -> Iterator[Move]:
+        """Yield the moves that make the blocks those of a whole answer, and end the last one.
+
+        An answer that was stored comes without deltas. A text that was repaired stays as it was sent.
+        """
+        yield from self._rest_of(BlockKind.REASONING, reasoning)
+        yield from self._rest_of(BlockKind.TEXT, text)
+        yield from self._rest_of_calls(calls)
+        yield from self._end()
+
+    def _rest_of(self, kind: BlockKind, text: str) -> Iterator[Move]:
+        sent = "".join(block.text for block in self._of_kind(kind))
+        if text.startswith(sent):
+            yield from self._grow(kind, text[len(sent) :])
+
+    def _rest_of_calls(self, calls: Sequence[message_pb2.ToolCall]) -> Iterator[Move]:
+        sent = self._of_kind(BlockKind.CALL)
+        if sent and sent[-1] is self._open and len(sent) <= len(calls):
+            yield from self._grow(BlockKind.CALL, calls[len(sent) - 1].arguments_json[len(sent[-1].text) :])
+        for call in calls[len(sent) :]:
+            yield from self._begin(BlockKind.CALL, call.id, call.name)
+            yield from self._grow(BlockKind.CALL, call.arguments_json)
+
+    def _of_kind(self, kind: BlockKind) -> list[Block]:
+        return [block for block in self._blocks if block.kind is kind]
+
+    def _grow(self, kind: BlockKind, text: str) -> Iterator[Move]:
+        if not text:
+            return
+        block = self._open
+        if block is None or block.kind is not kind:
+            block = yield from self._begin(kind)
+        block.text += text
+        yield Step.GROW, block, text
+
+    def _begin(self, kind: BlockKind, call_id: str = "", name: str = "") -> Generator[Move, None, Block]:
+        yield from self._end()
+        block = Block(kind, len(self._blocks), len(self._of_kind(kind)), call_id, name)
+        self._blocks.append(block)
+        self._open = block
+        yield Step.BEGIN, block, ""
+        return block
+
+    def _end(self) -> Iterator[Move]:
+        block, self._open = self._open, None
+        if block is not None:
+            yield Step.END, block, ""
+
+
+def discarded_after_sending(discarded: event_pb2.AttemptDiscarded) -> Aborted:
+    """Return the error of an attempt that is discarded after its text was sent."""
+    return Aborted(
+        f"attempt {discarded.attempt} was discarded after its text was sent: {discarded.reason}: "
+        "send the request again, or without stream"
+    )

@@ -1,0 +1,70 @@
+"""Sends the answer of an execution as it is made, in the form of one API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from gateway.http.running import QUIET, QUIET_S, merge_events
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.domain.errors import PaganticError
+
+
+class AnswerEvents(Protocol):
+    """The events of one answer as an API has them."""
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Yield the events that every stream begins with."""
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+        """Yield the events of an event of the execution; raises PaganticError for an answer that failed."""
+
+    def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the event of an error that ends the stream early."""
+
+
+def encode_sent_events(events: Iterable[dict[str, Any]]) -> str:
+    """Return events as server-sent ones, which are named by their type."""
+    return "".join(f"event: {event['type']}\ndata: {_json(event)}\n\n" for event in events)
+
+
+def encode_lines(events: Iterable[dict[str, Any]]) -> str:
+    """Return events as lines of JSON."""
+    return "".join(f"{_json(event)}\n" for event in events)
+
+
+async def send_answer(
+    incoming: AsyncGenerator[event_pb2.ExecutionEvent, None],
+    events: AnswerEvents,
+    request_id: str,
+    *,
+    encode: Callable[[Iterable[dict[str, Any]]], str] = encode_sent_events,
+    quiet: str = QUIET,
+) -> AsyncGenerator[str, None]:
+    """Yield the text of a stream; an error after its beginning is an event, too. Raises an error before it.
+
+    Args:
+        incoming: The events of the execution.
+        events: Turn them into the API's.
+        request_id: Of the execution.
+        encode: Makes the text of events.
+        quiet: Text for a quiet time, so that nothing on the way takes the connection for dead.
+    """
+    has_begun = False
+    try:
+        async with aclosing(merge_events([incoming], QUIET_S)) as merged:
+            async for one in merged:
+                if not has_begun:
+                    has_begun = True
+                    yield encode(events.first())
+                yield quiet if one is None else encode(events.of(one[1]))
+    except PaganticError as error:
+        if not has_begun:
+            raise
+        yield encode(events.error(error, request_id))
+
+
+def _json(event: dict[str, Any]) -> str:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))

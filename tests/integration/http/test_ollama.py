@@ -1,0 +1,136 @@
+"""Ollama's own client before the gateway: chats, generated texts, models and failures."""
+
+import asyncio
+import json
+
+import ollama
+import pytest
+
+from gateway.http import running
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.messages import ToolCall
+from services.orchestrator.core.model.response import FinishReason
+from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+
+CLOCK = {"type": "function", "function": {"name": "clock_of_client", "parameters": {"type": "object"}}}
+CALL = ToolCall("c1", "clock_of_client", '{"zone":"UTC"}')
+TOO_LONG = InvalidRequest("the prompt is too long", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED)
+SCHEMA = {"type": "object"}
+HI = {"role": "user", "content": "hi"}
+
+
+def scripted(*outputs):
+    return scripted_services(ScriptedInference(*outputs))
+
+
+def opened(server):
+    return ollama.AsyncClient(host=str(server.http.base_url))
+
+
+async def test_a_whole_chat_has_its_text_and_counts(served):
+    async with served(models={"llama": ""}) as server, opened(server) as client:
+        told = await client.chat("llama", [HI], keep_alive="5m")
+    assert (told.message.role, told.message.content, told.model) == ("assistant", "hello", "llama")
+    assert (told.done, told.done_reason, told.prompt_eval_count, told.eval_count) == (True, "stop", 10, 3)
+
+
+async def test_a_stream_is_the_same_chat_in_lines(served):
+    async with served(scripted(answer("hello there")), models={"llama": ""}) as server, opened(server) as client:
+        parts = [part async for part in await client.chat("llama", [HI], stream=True)]
+    assert "".join(part.message.content for part in parts) == "hellothere"
+    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert (parts[-1].done_reason, parts[-1].eval_count) == ("stop", 3)
+
+
+async def test_lines_are_what_clients_get_that_say_nothing(served):
+    async with served() as server:
+        told = await server.http.post("/api/generate", json={"model": "", "prompt": "hi", "keep_alive": 1})
+    lines = [json.loads(line) for line in told.text.splitlines()]
+    assert told.headers["content-type"] == "application/x-ndjson"
+    assert "".join(line["response"] for line in lines) == "hello"
+    extension = lines[-1]["pagantic"]
+    assert (extension["request_id"], extension["ignored"]) == (told.headers["x-request-id"], ["keep_alive"])
+
+
+async def test_a_prompt_with_a_system_is_a_chat(served):
+    services = scripted(answer("hello", reason=FinishReason.LENGTH))
+    async with served(services, models={"llama": ""}) as server, opened(server) as client:
+        told = await client.generate("llama", "hi", system="be brief", options={"num_predict": 5})
+    assert (told.response, told.done_reason) == ("hello", "length")
+    assert [message.content for message in services.inference.commands[0].messages] == ["be brief", "hi"]
+    assert services.inference.hinted[0].max_tokens == 5
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_call_of_a_tool_and_its_result_are_a_conversation(served, streams):
+    services = scripted(answer("", [CALL]), answer("It is noon."))
+    async with served(services, models={"llama": ""}) as server, opened(server) as client:
+        told = await client.chat("llama", [HI], tools=[CLOCK], stream=streams)
+        parts = [part async for part in told] if streams else [told]
+        [message] = [part.message for part in parts if part.message.tool_calls]
+        result = {"role": "tool", "tool_name": "clock_of_client", "content": "noon"}
+        last = await client.chat("llama", [HI, message, result], tools=[CLOCK])
+    [call] = message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("clock_of_client", {"zone": "UTC"})
+    assert last.message.content == "It is noon."
+    assert [one.content for one in services.inference.commands[1].messages][-1] == "noon"
+
+
+@pytest.mark.parametrize("asked", ["json", SCHEMA])
+async def test_a_format_is_enforced(served, asked):
+    async with served(scripted(answer('{"a":1}'))) as server:
+        body = {"model": "", "messages": [HI], "format": asked, "stream": False}
+        told = (await server.http.post("/api/chat", json=body)).json()
+    assert json.loads(told["message"]["content"]) == {"a": 1}
+    assert told["pagantic"]["guarantee"] == "ENFORCED"
+
+
+async def test_a_quiet_stream_has_empty_lines_of_the_answer(served, monkeypatch):
+    monkeypatch.setattr("gateway.http.streams.sending.QUIET_S", running.QUIET_S / 1500)
+    async with served(scripted(None), models={"llama": ""}) as server, opened(server) as client:
+        part = await asyncio.wait_for(anext(await client.chat("llama", [HI], stream=True)), 10)
+    assert (part.message.content, part.done) == ("", False)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"options": {"temperature": 9}}, "temperature"), ({"format": "yaml"}, "format: ")],
+)
+async def test_a_wrong_request_is_the_clients_own_exception(served, fields, words, streams):
+    async with served() as server:
+        refused = await server.http.post("/api/chat", json={"model": "", "messages": [HI], "stream": streams, **fields})
+    told = refused.json()
+    assert (refused.status_code, words in told["error"]) == (400, True)
+    assert told["pagantic"]["code"] == "CONFIG_INVALID"
+
+
+async def test_a_failure_of_the_model_is_a_status_or_a_line(served):
+    async with served(scripted(TOO_LONG, TOO_LONG), models={"llama": ""}) as server, opened(server) as client:
+        with pytest.raises(ollama.ResponseError, match="the prompt is too long") as raised:
+            await client.chat("llama", [HI])
+        lines = await client.chat("llama", [HI], stream=True)
+        with pytest.raises(ollama.ResponseError, match="the prompt is too long"):
+            await anext(lines)
+    assert raised.value.status_code == 400
+
+
+async def test_models_are_listed_and_shown(served):
+    async with served(models={"llama": ""}) as server, opened(server) as client:
+        listed = await client.list()
+        told = await client.show("llama")
+        version = (await server.http.get("/api/version")).json()
+        with pytest.raises(ollama.ResponseError, match="there is no model 'none-such'") as raised:
+            await client.show("none-such")
+    assert "llama" in [model.model for model in listed.models]
+    assert "completion" in told.capabilities
+    assert version["version"].count(".") == 2
+    assert raised.value.status_code == 404
+
+
+async def test_with_keys_a_request_without_one_is_refused_in_the_same_form(served):
+    async with served(auth="keys") as server:
+        refused = await server.http.get("/api/tags")
+        unknown = await server.http.get("/api/ps", headers={"authorization": "Bearer key"})
+    assert (refused.status_code, "send an API key" in refused.json()["error"]) == (401, True)
+    assert (unknown.status_code, "there is no '/api/ps'" in unknown.json()["error"]) == (404, True)
