@@ -21,7 +21,7 @@ from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
-from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatalog
+from services.orchestrator.app.catalog import Models, Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
@@ -74,7 +74,7 @@ async def orchestrator(
             budgets,
             audit,
             tools=ToolCatalog(services.tools, services.tool_policy),
-            models=ModelCatalog(services.inference),
+            models=Models(environment, executions.registry),
             templates=Templates(services.prompts, journal),
         )
         authenticator = keys if admin_keys is not None else None

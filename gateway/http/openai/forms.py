@@ -26,6 +26,11 @@ class Form(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    @property
+    def ignored(self) -> list[str]:
+        """The fields that were sent and change nothing here."""
+        return sorted(self.model_extra or ())
+
 
 Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
@@ -167,11 +172,6 @@ class ChatForm(Form):
     def includes_usage(self) -> bool:
         """Whether the last chunk of a stream has the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def ignored(self) -> list[str]:
-        """The fields that were sent and change nothing here."""
-        return sorted(self.model_extra or ())
 
 
 def read_form(value: Any, kind: type[FormT]) -> FormT:
