@@ -27,9 +27,10 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.app.catalog import Models, Templates, ToolCatalog
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.running.models import Models
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.access import (
     audit_record_to_proto,

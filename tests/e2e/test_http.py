@@ -1,6 +1,7 @@
 """`pagantic serve` before the real system, used by OpenAI's own client."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -143,3 +144,18 @@ def test_a_client_that_leaves_stops_its_execution(client, system):
         return "CANCELLED" in shown.stdout + shown.stderr
 
     wait_until(is_cancelled, "it is cancelled")
+
+
+def test_texts_that_mean_the_same_have_near_vectors(client):
+    texts = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Interest rates rose in March."]
+    response = client.embeddings.create(model="", input=texts)
+    cat, kitten, rates = [item.embedding for item in response.data]
+    assert math.hypot(*cat) == pytest.approx(1, abs=1e-3)
+    assert _cosine(cat, kitten) > _cosine(cat, rates) + 0.3
+    assert response.usage.prompt_tokens > len(texts)
+    counted = client.responses.input_tokens.count(input=texts[0])
+    assert counted.input_tokens > response.usage.prompt_tokens / len(texts)
+
+
+def _cosine(one, other):
+    return sum(left * right for left, right in zip(one, other, strict=True))

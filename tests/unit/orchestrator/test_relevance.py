@@ -1,5 +1,7 @@
 """The order of texts by the scores of a cross-encoder."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ SCORES = st.lists(st.floats(-1e6, 1e6), max_size=40)
 def test_every_text_is_there_once_best_first_and_equal_ones_stay_in_order(scores):
     results = best_first(scores)
     assert sorted(result.index for result in results) == list(range(len(scores)))
-    for better, worse in zip(results, results[1:], strict=False):
+    for better, worse in pairwise(results):
         assert (-scores[better.index], better.index) < (-scores[worse.index], worse.index)
         assert 0 <= worse.relevance <= better.relevance <= 1
 
