@@ -334,7 +334,9 @@ RECORDED = {
     "CreateKey": lambda: pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=ALL),
     "SetBudget": lambda: pb.SetBudgetRequest(tenant="acme", period=budget_pb2.BUDGET_PERIOD_DAY, max_tokens=5),
 }
-READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {"ListTools", "ListModels"}
+READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {
+    *("ListTools", "ListModels", "Embed", "Rerank", "CountTokens")
+}
 
 
 async def audit_of(stub, tenant=""):
