@@ -283,7 +283,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
     ) -> inference_service_pb2.EmbedResponse:
-        return vectors_to_proto(await self._models.embed(request.texts, request.model, request.ByteSize()))
+        vectors = await self._models.embed(request.texts, request.model, size_bytes=request.ByteSize())
+        return vectors_to_proto(vectors)
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         reranked = await self._models.rerank(
@@ -296,7 +297,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     ) -> inference_service_pb2.CountTokensResponse:
         messages = [message_from_proto(message) for message in request.chat.messages]
         tools = [tool_definition_from_proto(tool) for tool in request.chat.tools]
-        return token_count_to_proto(await self._models.count_tokens(messages, tools, request.texts, request.model))
+        counted = await self._models.count_tokens(
+            messages, tools, request.texts, request.model, size_bytes=request.ByteSize()
+        )
+        return token_count_to_proto(counted)
 
     async def ListPromptTemplates(
         self, request: pb.ListPromptTemplatesRequest, context: Context

@@ -175,7 +175,8 @@ async def test_a_model_that_the_tenant_may_not_use_neither_embeds_nor_ranks_nor_
 
 async def test_no_more_runs_than_may(tmp_path):
     async with orchestrator(tmp_path, scripted_services(), max_running=0) as stub:
-        for asking in (embed(stub, "one"), rerank(stub, "one", "two")):
+        count = inference_service_pb2.CountTokensRequest(texts=["one"])
+        for asking in (embed(stub, "one"), rerank(stub, "one", "two"), ask(stub, "CountTokens", count)):
             with pytest.raises(Overloaded, match="the limit is 0"):
                 await asking
 

@@ -29,7 +29,8 @@ _HOW_TO_SCORE_PAIRS = "is a cross-encoder: add a GGUF file of one to PAGANTIC_IN
 class Models:
     """The models that are served, as far as the caller may use them, and their work outside of executions.
 
-    Work that a model does is charged to the budgets of the caller, counted in its usage, and counted among what runs.
+    This work counts among what runs. What a model reads for it is charged to the caller's budgets and counted in its
+    usage.
 
     Args:
         environment: Has the services, the journal and the prices.
@@ -47,12 +48,22 @@ class Models:
         return await self._inference.list_models()
 
     async def count_tokens(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition],
+        texts: Sequence[str],
+        model: str,
+        *,
+        size_bytes: int = 0,
     ) -> TokenCount:
-        """Return the tokens of a conversation, 0 for none, and of each text."""
-        return await self._inference.count_tokens(messages, tools, texts, model)
+        """Return the tokens of a conversation, 0 for none, and of each text, which costs nothing.
 
-    async def embed(self, texts: Sequence[str], model: str, size_bytes: int = 0) -> Vectors:
+        Raises Overloaded when as much runs as may, and what the inference service raises.
+        """
+        with self._registry.counted(account_of(current_principal()), size_bytes):
+            return await self._inference.count_tokens(messages, tools, texts, model)
+
+    async def embed(self, texts: Sequence[str], model: str, *, size_bytes: int = 0) -> Vectors:
         """Return a vector for each text; an empty alias names the first embedding model that the caller may use.
 
         Raises InvalidRequest (CONFIG_NO_ENGINE) where there is none, Overloaded when as much runs as may, and what the

@@ -424,6 +424,7 @@ class OrchestratorServiceServicer:
 
     def CountTokens(self, request, context):
         """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+        RESOURCE_EXHAUSTED when as much runs as may.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -122,7 +122,9 @@ class OrchestratorServiceStub:
     INVALID_ARGUMENT (CONFIG_NO_ENGINE) for a model that is no cross-encoder, and where none is configured.
     """
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]
-    """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing."""
+    """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+    RESOURCE_EXHAUSTED when as much runs as may.
+    """
     ListPromptTemplates: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]
@@ -221,7 +223,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     INVALID_ARGUMENT (CONFIG_NO_ENGINE) for a model that is no cross-encoder, and where none is configured.
     """
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]  # type: ignore[assignment]
-    """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing."""
+    """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+    RESOURCE_EXHAUSTED when as much runs as may.
+    """
     ListPromptTemplates: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]  # type: ignore[assignment]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]  # type: ignore[assignment]
@@ -497,7 +501,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_service_pb2.CountTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.CountTokensResponse, _abc.Awaitable[_inference_service_pb2.CountTokensResponse]]:
-        """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing."""
+        """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+        RESOURCE_EXHAUSTED when as much runs as may.
+        """
 
     @_abc_1.abstractmethod
     def ListPromptTemplates(
