@@ -82,7 +82,9 @@ def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float
     if dimensions is None or dimensions == len(vector):
         return vector
     if dimensions > len(vector):
-        raise InvalidRequest(f"dimensions is {dimensions}: the vectors of this model have {len(vector)}")
+        raise InvalidRequest(
+            f"dimensions is {dimensions}: the vectors of this model have {len(vector)}, so send that or fewer"
+        )
     beginning = vector[:dimensions]
     length = math.hypot(*beginning) or 1.0
     return [value / length for value in beginning]

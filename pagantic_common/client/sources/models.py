@@ -9,7 +9,7 @@ from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.administration import OrchestratorCalls
 
-TEXTS_OF_A_CALL = 64  # vectors of 8192 dimensions are half of the largest message then
+TEXTS_OF_A_CALL = 64  # Vectors of 8192 dimensions fill half of the largest message.
 
 
 class Models(OrchestratorCalls):
@@ -30,7 +30,7 @@ class Models(OrchestratorCalls):
         """
         _check_list(texts)
         response = inference_service_pb2.EmbedResponse()
-        for start in range(0, max(1, len(texts)), TEXTS_OF_A_CALL):  # no text is refused by the service
+        for start in range(0, max(1, len(texts)), TEXTS_OF_A_CALL):  # The service refuses no texts.
             some = texts[start : start + TEXTS_OF_A_CALL]
             request = inference_service_pb2.EmbedRequest(model=model, texts=some)
             answer = await self._call(self._stub().Embed, request)

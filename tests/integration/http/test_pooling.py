@@ -56,7 +56,7 @@ async def test_fewer_dimensions_are_the_first_ones_and_of_unit_length(served):
     assert two["embedding"] == pytest.approx([value / 0.8 for value in whole["embedding"][:2]])
     assert three == whole
     assert four.status_code == 400
-    assert four.json()["error"]["message"] == "dimensions is 4: the vectors of this model have 3"
+    assert four.json()["error"]["message"] == "dimensions is 4: the vectors of this model have 3, so send that or fewer"
 
 
 @pytest.mark.parametrize(

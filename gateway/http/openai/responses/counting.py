@@ -30,7 +30,7 @@ def counting_routes(settings: HttpSettings) -> list[Route]:
             form, settings.alias_of(form.model), settings.call_s, await earlier_messages(client, form)
         )
         if not form.input:
-            del asked.messages[-1]  # it stands for the input that was not sent
+            del asked.messages[-1]  # The empty message stands for the input that was not sent.
         messages, tools = await prompt_of(client, asked), await tools_of(client, asked)
         counted = await client.count_tokens(messages=messages, tools=tools, model=asked.hints.model)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": counted.chat_tokens})

@@ -18,8 +18,8 @@ from services.orchestrator.core.relevance import Reranked, best_first
 from services.orchestrator.ports.services import TokenCount, Vectors
 
 MAX_RERANKED = 1024
-TEXTS_OF_A_CALL = 32  # a cross-encoder takes long for each text, and others wait for its turn
-_EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # capabilities, as the inference service names them
+TEXTS_OF_A_CALL = 32  # A cross-encoder takes long for each text, and other requests wait meanwhile.
+_EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # The inference service names the capabilities.
 _HOW_TO_EMBED = (
     "makes embeddings: install the bundled one with `make setup`, or add a GGUF file to PAGANTIC_INFERENCE_MODELS"
 )
