@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.dialects import dialect_of
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
-from gateway.http.running import Answer, until_left
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer, until_left
 from gateway.web.bodies import read_body
 from gateway.web.callers import Callers
 from gateway.web.entry import Entry

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.running import QUIET, QUIET_S, Answer, merge_events
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
+from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto

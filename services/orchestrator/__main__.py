@@ -24,11 +24,12 @@ from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
-from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatalog
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
+from services.orchestrator.app.running.models import Models
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.access import read_access
@@ -59,7 +60,8 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
         services = access.restrict(services)
-        executions = Executions(make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps)))
+        environment = make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps))
+        executions = Executions(environment)
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
@@ -95,7 +97,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                     budgets,
                     access.audit,
                     tools=tools,
-                    models=ModelCatalog(services.inference),
+                    models=Models(environment, executions.registry),
                     templates=templates,
                 ).add_to,
                 SCOPES,

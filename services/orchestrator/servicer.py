@@ -10,20 +10,27 @@ from typing import Any
 
 import grpc
 
+from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.codec.fields import decode_optional
-from pagantic_common.codec.messages import duration_from_proto, message_from_proto, model_info_to_proto
+from pagantic_common.codec.messages import (
+    duration_from_proto,
+    message_from_proto,
+    model_info_to_proto,
+    tool_definition_from_proto,
+)
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatalog
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.running.models import Models
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.access import (
     audit_record_to_proto,
@@ -34,6 +41,7 @@ from services.orchestrator.convert.access import (
 )
 from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
 from services.orchestrator.convert.event import event_to_proto
+from services.orchestrator.convert.inference import reranked_to_proto, token_count_to_proto, vectors_to_proto
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import (
@@ -71,6 +79,9 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "ListSessions": Scope.READ,
         "ListTools": Scope.EXECUTE,
         "ListModels": Scope.EXECUTE,
+        "Embed": Scope.EXECUTE,
+        "Rerank": Scope.EXECUTE,
+        "CountTokens": Scope.EXECUTE,
         "ListPromptTemplates": Scope.READ,
         "RenderPromptTemplate": Scope.READ,
         "UpdateExecution": Scope.WRITE,
@@ -101,7 +112,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         audit: Audit,
         *,
         tools: ToolCatalog,
-        models: ModelCatalog,
+        models: Models,
         templates: Templates,
     ) -> None:
         self._executions = executions
@@ -268,6 +279,28 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=map(model_info_to_proto, await self._models.list()))
+
+    async def Embed(
+        self, request: inference_service_pb2.EmbedRequest, context: Context
+    ) -> inference_service_pb2.EmbedResponse:
+        vectors = await self._models.embed(request.texts, request.model, size_bytes=request.ByteSize())
+        return vectors_to_proto(vectors)
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        reranked = await self._models.rerank(
+            request.query, request.texts, request.model, top_n=request.top_n, size_bytes=request.ByteSize()
+        )
+        return reranked_to_proto(reranked)
+
+    async def CountTokens(
+        self, request: inference_service_pb2.CountTokensRequest, context: Context
+    ) -> inference_service_pb2.CountTokensResponse:
+        messages = [message_from_proto(message) for message in request.chat.messages]
+        tools = [tool_definition_from_proto(tool) for tool in request.chat.tools]
+        counted = await self._models.count_tokens(
+            messages, tools, request.texts, request.model, size_bytes=request.ByteSize()
+        )
+        return token_count_to_proto(counted)
 
     async def ListPromptTemplates(
         self, request: pb.ListPromptTemplatesRequest, context: Context

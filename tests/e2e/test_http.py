@@ -1,15 +1,19 @@
 """`pagantic serve` before the real system, used by the own clients of OpenAI, Anthropic and Ollama."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
 
 import anthropic
+import grpc
+import httpx
 import ollama
 import openai
 import pytest
 
+from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from tests.e2e.conftest import ROOT
 from tests.support.killing import wait_until
 
@@ -190,3 +194,31 @@ def test_ollamas_client_gets_chats_lines_and_calls(gateway):
     assert called.message.content or called.message.tool_calls
     assert raised.value.status_code == 404
     assert "gpt-4o" in listed
+
+
+def test_texts_that_mean_the_same_have_near_vectors(client):
+    texts = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Interest rates rose in March."]
+    response = client.embeddings.create(model="", input=texts)
+    cat, kitten, rates = [item.embedding for item in response.data]
+    assert math.hypot(*cat) == pytest.approx(1, abs=1e-3)
+    assert _cosine(cat, kitten) > _cosine(cat, rates) + 0.3
+    assert response.usage.prompt_tokens > len(texts)
+    counted = client.responses.input_tokens.count(input=texts[0])
+    assert counted.input_tokens > response.usage.prompt_tokens / len(texts)
+
+
+def test_documents_have_the_probabilities_that_the_cross_encoder_gives_them(system, gateway):
+    query, texts = "When does the port shut?", ["The harbour closes at nine.", "Cats sleep for most of the day."]
+    with grpc.insecure_channel(system.address("inference")) as channel:
+        stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
+        scored = stub.ScorePairs(inference_service_pb2.ScorePairsRequest(query=query, texts=texts), timeout=60)
+    body = {"model": "", "query": query, "documents": texts}
+    told = httpx.post(f"{gateway}/rerank", json=body, timeout=60).raise_for_status().json()
+    found = {result["index"]: result["relevance_score"] for result in told["results"]}
+    expected = {index: 1 / (1 + math.exp(-score)) for index, score in enumerate(scored.scores)}
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def _cosine(one, other):
+    return sum(left * right for left, right in zip(one, other, strict=True))

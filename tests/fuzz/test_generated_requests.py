@@ -28,6 +28,8 @@ DECODING = frozenset(
         "OrchestratorService/Execute",
         "OrchestratorService/ExecuteStream",
         "OrchestratorService/CreatePlan",
+        "OrchestratorService/Embed",
+        "OrchestratorService/Rerank",
         "ConstraintService/Enforce",
         "ConstraintService/ValidateSemantics",
     }

@@ -36,6 +36,9 @@ VALID = {
     "OrchestratorService/GetTimeline": ({"request_id": "fuzz-1"},),
     "OrchestratorService/RenderPromptTemplate": ({"template": {"name": "a", "variables": {"b": "c"}}},),
     "OrchestratorService/UpdateSession": ({"session_id": "fuzz-1", "state_json": {"a": "1"}},),
+    "OrchestratorService/Embed": ({"texts": ["the cat", "a mat"]},),
+    "OrchestratorService/Rerank": ({"query": "cat", "texts": ["the cat", "a mat"], "top_n": 1},),
+    "OrchestratorService/CountTokens": ({"texts": ["the cat"], "chat": {"messages": ASKED}},),
     "InferenceService/Infer": (
         {"text": "The cat", "max_tokens": 8},
         {"chat": {"messages": ASKED}, "max_tokens": 8},

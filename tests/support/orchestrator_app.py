@@ -21,11 +21,12 @@ from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
-from services.orchestrator.app.catalog import ModelCatalog, Templates, ToolCatalog
+from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
+from services.orchestrator.app.running.models import Models
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
 
@@ -74,7 +75,7 @@ async def orchestrator(
             budgets,
             audit,
             tools=ToolCatalog(services.tools, services.tool_policy),
-            models=ModelCatalog(services.inference),
+            models=Models(environment, executions.registry),
             templates=Templates(services.prompts, journal),
         )
         authenticator = keys if admin_keys is not None else None

@@ -1,6 +1,7 @@
 """The other services as the orchestrator's ports see them, saying what a test tells them."""
 
 import asyncio
+import math
 
 from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
@@ -23,9 +24,11 @@ from services.orchestrator.ports.services import (
     BuiltContext,
     CompiledConstraint,
     OfferedTool,
+    PairScores,
     QuestionScores,
     Scores,
     TokenCount,
+    Vectors,
 )
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100, decode_seconds=0.5)
@@ -48,6 +51,9 @@ class ScriptedInference:
         self.logprobs = (-2.0, -1.0)
         self.label_logprobs = None
         self.counted = []
+        self.cross_encoders = (ModelInfo("pairs", 512, ("score_pairs",)),)
+        self.embedded = []
+        self.scored_pairs = []
         self.hinted = []
 
     async def count_tokens(self, messages, tools, texts, model):
@@ -59,7 +65,26 @@ class ScriptedInference:
         return TokenCount(chat, tuple(len(text.split()) for text in texts), self.window)
 
     async def list_models(self):
-        return (ModelInfo("scripted", self.window, ("chat", "tools")), ModelInfo("embedder", 512, ("embed",)))
+        return (
+            ModelInfo("scripted", self.window, ("chat", "tools")),
+            ModelInfo("embedder", 512, ("embed",)),
+            *self.cross_encoders,
+        )
+
+    async def embed(self, texts, model):
+        """Give the vector of each text by its length, in three dimensions."""
+        self.embedded.append((tuple(texts), model))
+        vectors = []
+        for text in texts:
+            angle = float(len(text))
+            vectors.append((0.8 * math.cos(angle), 0.8 * math.sin(angle), 0.6))
+        return Vectors(tuple(vectors), TokenUsage(prompt_tokens=sum(len(text.split()) + 2 for text in texts)))
+
+    async def score_pairs(self, query, texts, model):
+        """Give each text one for each word of the query that it has, less one."""
+        self.scored_pairs.append((query, tuple(texts), model))
+        scores = [float(sum(word in text for word in query.split()) - 1) for text in texts]
+        return PairScores(tuple(scores), TokenUsage(prompt_tokens=10 * len(texts)))
 
     def context_window(self, model):
         return 0 if isinstance(self.window, Exception) else self.window

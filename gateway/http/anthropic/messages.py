@@ -13,8 +13,8 @@ from gateway.http.anthropic.stream import MessageEvents
 from gateway.http.bodies import read_object
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import encode_sent_events, send_answer
 from pagantic_common.client import AsyncClient
 

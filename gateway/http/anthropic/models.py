@@ -13,8 +13,8 @@ from starlette.types import Scope
 
 from gateway.http.openai.models import find_model, list_models
 from gateway.http.openai.pages import list_of
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
 VERSION_HEADER = "anthropic-version"

@@ -15,8 +15,8 @@ from gateway.http.ollama.requests import chat_request_of, generate_request_of
 from gateway.http.ollama.stream import AnswerLines
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import encode_lines, send_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient

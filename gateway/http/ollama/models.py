@@ -13,8 +13,8 @@ from gateway.http.bodies import read_object
 from gateway.http.ollama.forms import ShowForm
 from gateway.http.openai.forms import read_form
 from gateway.http.openai.models import find_model, list_models
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 

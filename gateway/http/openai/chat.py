@@ -21,8 +21,8 @@ from gateway.http.openai.forms import ChatForm, read_form
 from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import request_of
 from gateway.http.openai.stored_chats import ID_PREFIX, KIND, choice_id
-from gateway.http.running import QUIET, QUIET_S, Answer, merge_events
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError

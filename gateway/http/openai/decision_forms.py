@@ -68,8 +68,3 @@ class DecisionForm(Form):
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
     questions: Annotated[list[QuestionForm], Field(min_length=1, max_length=MAX_QUESTIONS)]
     pagantic: dict[str, Any] | None = None
-
-    @property
-    def ignored(self) -> list[str]:
-        """The fields that were sent and change nothing here."""
-        return sorted(self.model_extra or ())

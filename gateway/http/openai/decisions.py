@@ -23,8 +23,8 @@ from gateway.http.openai.decision_forms import (
 )
 from gateway.http.openai.forms import read_form
 from gateway.http.openai.requests import bound_time, read_extension
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.client import AsyncClient

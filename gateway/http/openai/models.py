@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound

@@ -15,7 +15,7 @@ from gateway.http.openai.answers import Heading, call_of, completion_of, is_cut
 from gateway.http.openai.forms import MetadataForm, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
 from gateway.http.openai.pages import page_of
-from gateway.http.running import Answer
+from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient

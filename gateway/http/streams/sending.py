@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from gateway.http.running import QUIET, QUIET_S, merge_events
+from gateway.http.streams.running import QUIET, QUIET_S, merge_events
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PaganticError
 

@@ -7,12 +7,12 @@ import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
-from pagantic.common.v1 import chunk_pb2, message_pb2
+from pagantic.common.v1 import chunk_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.client.administration import OrchestratorCalls
 from pagantic_common.client.sources.files import find_files
+from pagantic_common.client.sources.models import Models
 from pagantic_common.client.sources.retrievers import best_retriever
 from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
 from pagantic_common.domain.errors import InvalidRequest, NotFound
@@ -20,7 +20,7 @@ from pagantic_common.domain.errors import InvalidRequest, NotFound
 RETRIEVED_CHUNKS = 10
 
 
-class Sources(OrchestratorCalls):
+class Sources(Models):
     """Listing tools needs a key with the scope EXECUTE, what only reads READ. The orchestrator's port serves all."""
 
     _timeout_s: float
@@ -76,10 +76,6 @@ class Sources(OrchestratorCalls):
     async def list_tools(self) -> list[pb.CallableTool]:
         """Return the tools that the caller's requests may name, by name, without those that are denied."""
         return list((await self._call(self._stub().ListTools, pb.ListToolsRequest())).tools)
-
-    async def list_models(self) -> list[message_pb2.ModelInfo]:
-        """Return the models that the caller may use, the default one first."""
-        return list((await self._call(self._stub().ListModels, pb.ListModelsRequest())).models)
 
     async def list_prompt_templates(self) -> list[pb.ConfiguredTemplate]:
         """Return the prompt templates of the deployment by name."""

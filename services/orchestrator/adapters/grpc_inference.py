@@ -33,7 +33,7 @@ from services.orchestrator.core.model.response import (
     TokenLogprob,
     ToolCallPiece,
 )
-from services.orchestrator.ports.services import QuestionScores, Scores, TokenCount
+from services.orchestrator.ports.services import PairScores, QuestionScores, Scores, TokenCount, Vectors
 
 BUSY_RETRY_S = 2.0
 MAX_LINES = 64  # one for each model, and callers may name any
@@ -127,7 +127,7 @@ class GrpcInference:
             request.chat.tools.extend(tool_definition_to_proto(tool) for tool in tools)
         reply = await self._peer.call_unary(self._stub.CountTokens, request, COUNT_TIMEOUT_S)
         self._windows[model] = reply.context_window
-        return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window)
+        return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window, reply.is_estimate)
 
     async def list_models(self) -> Sequence[ModelInfo]:
         """Return the models that are served, the default one first."""
@@ -219,6 +219,18 @@ class GrpcInference:
         logprobs = [tuple(score.logprob for score in branch.scores) for reply in replies for branch in reply.branches]
         usage = sum((usage_from_proto(reply.usage) for reply in replies), TokenUsage())
         return QuestionScores(tuple(logprobs), usage, replies[0].model.name)
+
+    async def embed(self, texts: Sequence[str], model: str) -> Vectors:
+        """Return a vector of unit length for each text."""
+        request = inference_service_pb2.EmbedRequest(model=model, texts=texts)
+        reply = await self._peer.call_unary(self._stub.Embed, request)
+        return Vectors(tuple(embedding.values for embedding in reply.embeddings), usage_from_proto(reply.usage))
+
+    async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
+        """Return how relevant each text is to a query."""
+        request = inference_service_pb2.ScorePairsRequest(model=model, query=query, texts=texts)
+        reply = await self._peer.call_unary(self._stub.ScorePairs, request)
+        return PairScores(tuple(reply.scores), usage_from_proto(reply.usage))
 
 
 def _decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:

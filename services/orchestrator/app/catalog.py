@@ -1,19 +1,17 @@
-"""The tools, models and prompt templates that the deployment offers to its callers."""
+"""The tools and prompt templates that the deployment offers to its callers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagantic_common.domain.ids import require_id
-from pagantic_common.domain.messages import ModelInfo
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import TemplateCall
 from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies, ToolPolicy
 from services.orchestrator.ports.journal import Conversations
 from services.orchestrator.ports.services import (
     ConfiguredTemplate,
-    InferencePort,
     OfferedTool,
     TemplateCatalog,
     ToolsPort,
@@ -42,17 +40,6 @@ class ToolCatalog:
             for offered in await self._tools.list_tools([])
         ]
         return [one for one in listed if one.action is not ToolAction.DENY]
-
-
-class ModelCatalog:
-    """The models that are served, as far as the caller may use them."""
-
-    def __init__(self, inference: InferencePort) -> None:
-        self._inference = inference
-
-    async def list(self) -> Sequence[ModelInfo]:
-        """Return the models, the default one first."""
-        return await self._inference.list_models()
 
 
 class Templates:

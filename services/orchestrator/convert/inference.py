@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pagantic.inference.v1 import generation_pb2
+from pagantic.inference.v1 import generation_pb2, inference_service_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2
 from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.messages import usage_to_proto
 from services.orchestrator.core.model.request import Reasoning, ReasoningMode
 from services.orchestrator.core.model.response import FinishReason, TokenLogprob
+from services.orchestrator.core.relevance import Reranked
+from services.orchestrator.ports.services import TokenCount, Vectors
 
 _BYTES = "latin-1"
 _REASONS = EnumCodec(generation_pb2.FinishReason, FinishReason, "FINISH_REASON_", unknown=FinishReason.ERROR)
@@ -48,3 +52,28 @@ def logprob_from_proto(logprob: generation_pb2.TokenLogprob) -> TokenLogprob:
     """Decode a token's log-probability and its alternatives'."""
     top = tuple(logprob_from_proto(other) for other in logprob.top)
     return TokenLogprob(logprob.token, logprob.piece.decode(_BYTES), logprob.logprob, top)
+
+
+def vectors_to_proto(vectors: Vectors) -> inference_service_pb2.EmbedResponse:
+    """Encode vectors."""
+    encoded = [inference_service_pb2.Embedding(values=values) for values in vectors.values]
+    return inference_service_pb2.EmbedResponse(embeddings=encoded, usage=usage_to_proto(vectors.usage))
+
+
+def reranked_to_proto(reranked: Reranked) -> orchestrator_service_pb2.RerankResponse:
+    """Encode texts in the order of their relevance."""
+    encoded = [
+        orchestrator_service_pb2.RerankedText(index=text.index, relevance_score=text.relevance)
+        for text in reranked.results
+    ]
+    return orchestrator_service_pb2.RerankResponse(results=encoded, usage=usage_to_proto(reranked.usage))
+
+
+def token_count_to_proto(count: TokenCount) -> inference_service_pb2.CountTokensResponse:
+    """Encode numbers of tokens."""
+    return inference_service_pb2.CountTokensResponse(
+        text_tokens=count.texts,
+        chat_tokens=count.chat,
+        context_window=count.context_window,
+        is_estimate=count.is_estimate,
+    )

@@ -11,6 +11,7 @@ Source: the escrow method, P. O'Neil, "The Escrow Transactional Method", ACM TOD
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -227,6 +228,13 @@ def decision_bound(command: Decide, prices: Prices | None, context_window: int) 
         common = min(common, context_window)
     texts = [text for question in command.questions for text in (question.ending, *question.labels)]
     prompt = common + sum(len(text.encode()) for text in texts) + 2 * MESSAGE_TOKENS * len(command.questions)
+    return amount_of(TokenUsage(prompt_tokens=prompt), prices)
+
+
+def texts_bound(texts: Sequence[str], prices: Prices | None, query: str = "") -> Amount:
+    """Return the most that texts can use which a model reads one by one, each with the query beside it."""
+    beside = len(query.encode()) + MESSAGE_TOKENS
+    prompt = sum(len(text.encode()) + beside for text in texts)
     return amount_of(TokenUsage(prompt_tokens=prompt), prices)
 
 

@@ -62,11 +62,31 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The tokens of a prompt and of each text, and the context window; a window of 0 is unknown."""
+    """The tokens of a prompt and of each text, and the context window; a window of 0 is unknown.
+
+    `is_estimate` tells that another engine serves the model, whose tokens are not known.
+    """
 
     chat: int
     texts: tuple[int, ...]
     context_window: int
+    is_estimate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors of texts, in their order, and the usage."""
+
+    values: tuple[Sequence[float], ...]
+    usage: TokenUsage = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """How relevant texts are to a query, in their order, without bounds, and the usage."""
+
+    values: tuple[float, ...]
+    usage: TokenUsage = TokenUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +143,12 @@ class InferencePort(Protocol):
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
         """Return how probable the labels of each question are, without decoding one."""
+
+    async def embed(self, texts: Sequence[str], model: str) -> Vectors:
+        """Return a vector of unit length for each text; an empty alias names the first embedding model."""
+
+    async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
+        """Return how relevant each text is to a query; an empty alias names the first cross-encoder."""
 
 
 class PromptProvider(Protocol):

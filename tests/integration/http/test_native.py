@@ -109,7 +109,7 @@ async def test_models_are_those_that_are_served_and_the_names_that_stand_for_the
         listed = (await server.http.get("/v1/models")).json()
         one = (await server.http.get("/v1/models/scripted")).json()
         named = await server.http.get("/v1/models/gpt")
-    assert [model["id"] for model in listed["data"]] == ["scripted", "embedder", "gpt"]
+    assert [model["id"] for model in listed["data"]] == ["scripted", "embedder", "pairs", "gpt"]
     assert (listed["object"], listed["data"][0]) == ("list", one)
     assert one["pagantic"] == {"context_window": 8192, "capabilities": ["chat", "tools"]}
     assert (named.status_code, named.json()["id"]) == (200, "gpt")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import approval_pb2, audit_pb2, budget_pb2, execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.calls.api_keys import ApiKey, StoredKey, hash_of, make_key
@@ -172,6 +173,9 @@ REQUESTS = {
     "ListAuditRecords": pb.ListAuditRecordsRequest,
     "ListTools": pb.ListToolsRequest,
     "ListModels": pb.ListModelsRequest,
+    "Embed": lambda: inference_service_pb2.EmbedRequest(texts=["hi"]),
+    "Rerank": lambda: pb.RerankRequest(query="hi", texts=["hello"]),
+    "CountTokens": lambda: inference_service_pb2.CountTokensRequest(texts=["hi"]),
     "ListPromptTemplates": pb.ListPromptTemplatesRequest,
     "RenderPromptTemplate": lambda: pb.RenderPromptTemplateRequest(session_id="talk"),
 }
@@ -179,7 +183,7 @@ NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
     *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListPromptTemplates"),
     "ListTools",
-    "ListModels",
+    *("ListModels", "Embed", "Rerank", "CountTokens"),
     "RenderPromptTemplate",  # has a test of its own: it tells of a session by its values alone
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
@@ -330,7 +334,9 @@ RECORDED = {
     "CreateKey": lambda: pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=ALL),
     "SetBudget": lambda: pb.SetBudgetRequest(tenant="acme", period=budget_pb2.BUDGET_PERIOD_DAY, max_tokens=5),
 }
-READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {"ListTools", "ListModels"}
+READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {
+    *("ListTools", "ListModels", "Embed", "Rerank", "CountTokens")
+}
 
 
 async def audit_of(stub, tenant=""):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.http.running import merge_events
+from gateway.http.streams.running import merge_events
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import Unavailable
 

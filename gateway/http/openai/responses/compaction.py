@@ -15,8 +15,8 @@ from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.objects import ResponseHead
 from gateway.http.openai.responses.resolving import resolve
 from gateway.http.openai.responses.summaries import ask_for_summary, compaction_of
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
 

@@ -15,7 +15,7 @@ from gateway.http.openai.pages import list_of, page_of
 from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
 from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.requests import messages_of_items, names_of_calls
-from gateway.http.running import Answer
+from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound, Unsupported

@@ -16,8 +16,8 @@ from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.requests import head_of
 from gateway.http.openai.responses.resolving import resolve
 from gateway.http.openai.responses.stream import ResponseEvents
-from gateway.http.running import Answer
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import send_answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest

@@ -22,13 +22,18 @@ async def resolve(
 
     Raises NotFound for an unknown conversation or response before it, InvalidRequest for what cannot be done.
     """
-    earlier: Sequence[message_pb2.Message] = ()
-    is_in_session = bool(form.conversation_id)
-    if is_in_session:
-        earlier = (await client.get_session(form.conversation_id)).messages
-    elif form.previous_response_id:
-        earlier = await said_before(client, form.previous_response_id)
-    made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_in_session)
+    earlier = await earlier_messages(client, form)
+    is_stored = bool(form.conversation_id)
+    made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_stored)
     made.request_id = made.request_id or request.scope["request_id"]
     request.scope["request_id"] = made.request_id
     return made
+
+
+async def earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence[message_pb2.Message]:
+    """Return what was said before, in the conversation or up to the response that a form names; raises NotFound."""
+    if form.conversation_id:
+        return (await client.get_session(form.conversation_id)).messages
+    if form.previous_response_id:
+        return await said_before(client, form.previous_response_id)
+    return ()

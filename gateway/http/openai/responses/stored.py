@@ -15,7 +15,7 @@ from gateway.http.openai.pages import page_of
 from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead
 from gateway.http.openai.responses.stream import ResponseEvents
-from gateway.http.running import Answer
+from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import send_answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2

@@ -10,13 +10,20 @@ from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import NOTHING, Amount, amount_of, decision_bound, worst_case
+from services.orchestrator.core.budget import NOTHING, Amount, amount_of, decision_bound, texts_bound, worst_case
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
-from services.orchestrator.ports.services import InferencePort, QuestionScores, Scores, TokenCount
+from services.orchestrator.ports.services import (
+    InferencePort,
+    PairScores,
+    QuestionScores,
+    Scores,
+    TokenCount,
+    Vectors,
+)
 
 
 class BudgetedInference(InferencePort):
@@ -81,6 +88,20 @@ class BudgetedInference(InferencePort):
         async with self._budgets.spending(account_of(current_principal()), bound) as spending:
             scores = await self._inference.decide(command, hints)
             spending.used = amount_of(scores.usage, prices_for(self._prices, hints.model, scores.model))
+        return scores
+
+    async def embed(self, texts: Sequence[str], model: str) -> Vectors:
+        bound = partial(texts_bound, texts, self._highest_prices)
+        async with self._budgets.spending(account_of(current_principal()), bound) as spending:
+            vectors = await self._inference.embed(texts, model)
+            spending.used = amount_of(vectors.usage, prices_for(self._prices, model))
+        return vectors
+
+    async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
+        bound = partial(texts_bound, texts, self._highest_prices, query)
+        async with self._budgets.spending(account_of(current_principal()), bound) as spending:
+            scores = await self._inference.score_pairs(query, texts, model)
+            spending.used = amount_of(scores.usage, prices_for(self._prices, model))
         return scores
 
     def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:

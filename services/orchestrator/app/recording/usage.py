@@ -6,23 +6,32 @@ from collections.abc import Mapping
 
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd, prices_for
+from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.journal import UsageTotal
 
 
 def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
     """Return what a request used under the alias that served it, empty where none is known; None for nothing."""
+    asked = request.hints.model
+    cost = cost_usd(usage, prices_for(prices, asked, model))
+    return account_total(request.account, usage, model or asked, cost, request.session_id)
+
+
+def account_total(
+    account: Account, usage: TokenUsage, model: str, cost: float | None, session_id: str = ""
+) -> UsageTotal | None:
+    """Return what an account used of a model, by its alias, for a request; None for nothing."""
     if not usage.prompt_tokens:  # a made-up model name must not fill the table
         return None
-    asked = request.hints.model
     return UsageTotal(
-        tenant=request.tenant,
-        subject=request.subject,
-        session_id=request.session_id,
-        model=model or asked or "default",
+        tenant=account.tenant,
+        subject=account.subject,
+        session_id=session_id,
+        model=model or "default",
         requests=1,
         prompt_tokens=usage.prompt_tokens,
         cached_prompt_tokens=usage.cached_prompt_tokens,
         output_tokens=usage.output_tokens,
-        cost_usd=cost_usd(usage, prices_for(prices, asked, model)) or 0.0,
+        cost_usd=cost or 0.0,
     )

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pagantic.common.v1 import message_pb2 as _message_pb2
+from pagantic.common.v1 import usage_pb2 as _usage_pb2
 from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import audit_pb2 as _audit_pb2
 from pagantic.orchestrator.v1 import budget_pb2 as _budget_pb2
@@ -1378,6 +1379,98 @@ class ListModelsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
+
+@_typing.final
+class RerankRequest(_message.Message):
+    """A query, and the texts to order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    TOP_N_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Alias of a cross-encoder; empty is the first one of ListModels."""
+    query: _builtins.str
+    """The query; it must not be empty."""
+    top_n: _builtins.int
+    """Most results; 0 is all."""
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts, 1 to 1024. A text that has no room in the model's window beside the query is cut at its end."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        query: _builtins.str = ...,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+        top_n: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "query", b"query", "texts", b"texts", "top_n", b"top_n"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerankRequest: _TypeAlias = RerankRequest  # noqa: Y015
+
+@_typing.final
+class RerankedText(_message.Message):
+    """One of the texts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    RELEVANCE_SCORE_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Its position in the request, from 0."""
+    relevance_score: _builtins.float
+    """Probability that it is relevant: the logistic function of the cross-encoder's score. From 0 to 1."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        relevance_score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "relevance_score", b"relevance_score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerankedText: _TypeAlias = RerankedText  # noqa: Y015
+
+@_typing.final
+class RerankResponse(_message.Message):
+    """The texts in their order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___RerankedText]:
+        """The most relevant first; of equal ones the earlier."""
+
+    @_builtins.property
+    def usage(self) -> _usage_pb2.TokenUsage:
+        """Usage of the request; prompt_tokens counts the query once for each text."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___RerankedText] | None = ...,
+        usage: _usage_pb2.TokenUsage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerankResponse: _TypeAlias = RerankResponse  # noqa: Y015
 
 @_typing.final
 class CallableTool(_message.Message):

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from pagantic.inference.v1 import inference_service_pb2 as pagantic_dot_inference_dot_v1_dot_inference__service__pb2
 from pagantic.orchestrator.v1 import event_pb2 as pagantic_dot_orchestrator_dot_v1_dot_event__pb2
 from pagantic.orchestrator.v1 import execution_pb2 as pagantic_dot_orchestrator_dot_v1_dot_execution__pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2
@@ -172,6 +173,21 @@ class OrchestratorServiceStub:
                 '/pagantic.orchestrator.v1.OrchestratorService/ListModels',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.FromString,
+                _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/Embed',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/Rerank',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RerankRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RerankResponse.FromString,
+                _registered_method=True)
+        self.CountTokens = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/CountTokens',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CountTokensRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CountTokensResponse.FromString,
                 _registered_method=True)
         self.ListPromptTemplates = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/ListPromptTemplates',
@@ -390,6 +406,30 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
+        to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """Orders texts by their relevance to a query, as a cross-encoder sees it. It is charged and counted as Embed is.
+        INVALID_ARGUMENT (CONFIG_NO_ENGINE) for a model that is no cross-encoder, and where none is configured.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountTokens(self, request, context):
+        """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+        RESOURCE_EXHAUSTED when as much runs as may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPromptTemplates(self, request, context):
         """Lists the prompt templates of the deployment by name.
         """
@@ -542,6 +582,21 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RerankRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RerankResponse.SerializeToString,
+            ),
+            'CountTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountTokens,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CountTokensRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CountTokensResponse.SerializeToString,
             ),
             'ListPromptTemplates': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPromptTemplates,
@@ -1285,6 +1340,87 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListModels',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/Embed',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/Rerank',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RerankRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/CountTokens',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CountTokensRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.CountTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

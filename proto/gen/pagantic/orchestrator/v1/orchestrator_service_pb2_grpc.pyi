@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from pagantic.inference.v1 import inference_service_pb2 as _inference_service_pb2
 from pagantic.orchestrator.v1 import event_pb2 as _event_pb2
 from pagantic.orchestrator.v1 import execution_pb2 as _execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as _orchestrator_service_pb2
@@ -112,6 +113,18 @@ class OrchestratorServiceStub:
     """Lists the tools that the caller's requests may name."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListModelsRequest, _orchestrator_service_pb2.ListModelsResponse]
     """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
+    Embed: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]
+    """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
+    to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
+    """
+    Rerank: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RerankRequest, _orchestrator_service_pb2.RerankResponse]
+    """Orders texts by their relevance to a query, as a cross-encoder sees it. It is charged and counted as Embed is.
+    INVALID_ARGUMENT (CONFIG_NO_ENGINE) for a model that is no cross-encoder, and where none is configured.
+    """
+    CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]
+    """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+    RESOURCE_EXHAUSTED when as much runs as may.
+    """
     ListPromptTemplates: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]
@@ -201,6 +214,18 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists the tools that the caller's requests may name."""
     ListModels: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListModelsRequest, _orchestrator_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
+    Embed: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]  # type: ignore[assignment]
+    """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
+    to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
+    """
+    Rerank: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RerankRequest, _orchestrator_service_pb2.RerankResponse]  # type: ignore[assignment]
+    """Orders texts by their relevance to a query, as a cross-encoder sees it. It is charged and counted as Embed is.
+    INVALID_ARGUMENT (CONFIG_NO_ENGINE) for a model that is no cross-encoder, and where none is configured.
+    """
+    CountTokens: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.CountTokensRequest, _inference_service_pb2.CountTokensResponse]  # type: ignore[assignment]
+    """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+    RESOURCE_EXHAUSTED when as much runs as may.
+    """
     ListPromptTemplates: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPromptTemplatesRequest, _orchestrator_service_pb2.ListPromptTemplatesResponse]  # type: ignore[assignment]
     """Lists the prompt templates of the deployment by name."""
     RenderPromptTemplate: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.RenderPromptTemplateRequest, _orchestrator_service_pb2.RenderPromptTemplateResponse]  # type: ignore[assignment]
@@ -449,6 +474,36 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListModelsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListModelsResponse]]:
         """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _inference_service_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.EmbedResponse, _abc.Awaitable[_inference_service_pb2.EmbedResponse]]:
+        """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
+        to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
+        """
+
+    @_abc_1.abstractmethod
+    def Rerank(
+        self,
+        request: _orchestrator_service_pb2.RerankRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.RerankResponse, _abc.Awaitable[_orchestrator_service_pb2.RerankResponse]]:
+        """Orders texts by their relevance to a query, as a cross-encoder sees it. It is charged and counted as Embed is.
+        INVALID_ARGUMENT (CONFIG_NO_ENGINE) for a model that is no cross-encoder, and where none is configured.
+        """
+
+    @_abc_1.abstractmethod
+    def CountTokens(
+        self,
+        request: _inference_service_pb2.CountTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.CountTokensResponse, _abc.Awaitable[_inference_service_pb2.CountTokensResponse]]:
+        """Counts the tokens of texts and of a rendered chat prompt. chat.tool_choice changes nothing. It costs nothing.
+        RESOURCE_EXHAUSTED when as much runs as may.
+        """
 
     @_abc_1.abstractmethod
     def ListPromptTemplates(

@@ -12,7 +12,14 @@ from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
 from services.orchestrator.ports.policy import Policy
-from services.orchestrator.ports.services import InferencePort, QuestionScores, Scores, TokenCount
+from services.orchestrator.ports.services import (
+    InferencePort,
+    PairScores,
+    QuestionScores,
+    Scores,
+    TokenCount,
+    Vectors,
+)
 
 
 class PermittedInference(InferencePort):
@@ -55,3 +62,11 @@ class PermittedInference(InferencePort):
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
         check_model(self._policy, hints.model)
         return await self._inference.decide(command, hints)
+
+    async def embed(self, texts: Sequence[str], model: str) -> Vectors:
+        check_model(self._policy, model)
+        return await self._inference.embed(texts, model)
+
+    async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
+        check_model(self._policy, model)
+        return await self._inference.score_pairs(query, texts, model)

@@ -1,0 +1,113 @@
+"""The models that callers ask without an execution: which there are, vectors, relevance, and counts of tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.app.recording.usage import account_total
+from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.core.cost import cost_usd, prices_for
+from services.orchestrator.core.model.keys import Account, account_of
+from services.orchestrator.core.relevance import Reranked, best_first
+from services.orchestrator.ports.services import TokenCount, Vectors
+
+MAX_RERANKED = 1024
+TEXTS_OF_A_CALL = 32  # A cross-encoder takes long for each text, and other requests wait meanwhile.
+_EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # The inference service names the capabilities.
+_HOW_TO_EMBED = (
+    "makes embeddings: install the bundled one with `make setup`, or add a GGUF file to PAGANTIC_INFERENCE_MODELS"
+)
+_HOW_TO_SCORE_PAIRS = "is a cross-encoder: add a GGUF file of one to PAGANTIC_INFERENCE_MODELS"
+
+
+class Models:
+    """The models that are served, as far as the caller may use them, and their work outside of executions.
+
+    This work counts among what runs. What a model reads for it is charged to the caller's budgets and counted in its
+    usage.
+
+    Args:
+        environment: Has the services, the journal and the prices.
+        registry: Bounds what runs.
+    """
+
+    def __init__(self, environment: Environment, registry: Registry) -> None:
+        self._inference = environment.services.inference
+        self._journal = environment.journal
+        self._prices = environment.limits.prices
+        self._registry = registry
+
+    async def list(self) -> Sequence[ModelInfo]:
+        """Return the models, the default one first."""
+        return await self._inference.list_models()
+
+    async def count_tokens(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition],
+        texts: Sequence[str],
+        model: str,
+        *,
+        size_bytes: int = 0,
+    ) -> TokenCount:
+        """Return the tokens of a conversation, 0 for none, and of each text, which costs nothing.
+
+        Raises Overloaded when as much runs as may, and what the inference service raises.
+        """
+        with self._registry.counted(account_of(current_principal()), size_bytes):
+            return await self._inference.count_tokens(messages, tools, texts, model)
+
+    async def embed(self, texts: Sequence[str], model: str, *, size_bytes: int = 0) -> Vectors:
+        """Return a vector for each text; an empty alias names the first embedding model that the caller may use.
+
+        Raises InvalidRequest (CONFIG_NO_ENGINE) where there is none, Overloaded when as much runs as may, and what the
+        inference service raises.
+        """
+        account = account_of(current_principal())
+        with self._registry.counted(account, size_bytes):
+            alias = model or await self._first(_EMBED, _HOW_TO_EMBED)
+            vectors = await self._inference.embed(texts, alias)
+            await self._count(account, vectors.usage, alias)
+        return vectors
+
+    async def rerank(
+        self, query: str, texts: Sequence[str], model: str, *, top_n: int = 0, size_bytes: int = 0
+    ) -> Reranked:
+        """Return texts by the probability that they are relevant; an empty alias names the first cross-encoder.
+
+        Raises what `embed` raises, and InvalidRequest for a number of texts or results that cannot be.
+        """
+        if not 1 <= len(texts) <= MAX_RERANKED:
+            raise InvalidRequest(f"texts has {len(texts)} entries: send 1 to {MAX_RERANKED}")
+        if top_n < 0:
+            raise InvalidRequest(f"top_n is {top_n}: send 0 for all results, or a positive number")
+        account, scores, usage = account_of(current_principal()), list[float](), TokenUsage()
+        with self._registry.counted(account, size_bytes):
+            alias = model or await self._first(_SCORE_PAIRS, _HOW_TO_SCORE_PAIRS)
+            try:
+                for start in range(0, len(texts), TEXTS_OF_A_CALL):
+                    scored = await self._inference.score_pairs(query, texts[start : start + TEXTS_OF_A_CALL], alias)
+                    scores += scored.values
+                    usage += scored.usage
+            finally:
+                await self._count(account, usage, alias)
+        return Reranked(best_first(scores)[: top_n or None], usage)
+
+    async def _first(self, capability: str, how_to: str) -> str:
+        """Return the alias of the first model with a capability; raises InvalidRequest with the next step for none."""
+        for model in await self._inference.list_models():
+            if capability in model.capabilities:
+                return model.name
+        raise InvalidRequest(f"no model that you may use {how_to}", code=ErrorCode.CONFIG_NO_ENGINE)
+
+    async def _count(self, account: Account, usage: TokenUsage, model: str) -> None:
+        """Add what was used to the usage of an account, also when its caller leaves meanwhile."""
+        used = account_total(account, usage, model, cost_usd(usage, prices_for(self._prices, model)))
+        if used is not None:
+            await asyncio.shield(asyncio.ensure_future(self._journal.add_usage(used)))
