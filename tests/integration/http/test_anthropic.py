@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import anthropic
 import pytest
 
-from gateway.http import running
+from gateway.http.streams import running
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.core.model.response import FinishReason

@@ -6,7 +6,7 @@ import json
 import ollama
 import pytest
 
-from gateway.http import running
+from gateway.http.streams import running
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.core.model.response import FinishReason
