@@ -231,7 +231,7 @@ async def test_the_service_embeds_with_a_real_encoder(tmp_path, monkeypatch):
         with pytest.raises(InvalidRequest, match="has 33 tokens") as refused:
             await embed(stub, "red " * 31)
         assert refused.value.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
-        with pytest.raises(InvalidRequest, match="generates no text"):
+        with pytest.raises(InvalidRequest, match="tells no probabilities of given text"):
             await call_unary("inference", stub.Score, pb.ScoreRequest(text="x", continuations=["y"]))
         tokens = await call_unary("inference", stub.Tokenize, pb.TokenizeRequest(text="red", add_special=True))
         assert len(tokens.tokens) == 3

@@ -97,7 +97,10 @@ async def test_each_kind_of_model_does_its_own_work(stub_of):
     wrong = [
         (score_pairs(stub, "red", model="scripted"), "'scripted' is no cross-encoder: use 'pairs'"),
         (call_unary("inference", stub.Embed, pb.EmbedRequest(model="pairs", texts=["x"])), "makes no embeddings"),
-        (call_unary("inference", stub.Score, pb.ScoreRequest(model="pairs", text="x")), "'pairs' generates no text"),
+        (
+            call_unary("inference", stub.Score, pb.ScoreRequest(model="pairs", text="x")),
+            "'pairs' tells no probabilities of given text",
+        ),
         (score_pairs(stub, "red", model="x"), "no engine serves model 'x'"),
     ]
     for call, word in wrong:
