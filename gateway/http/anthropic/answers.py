@@ -33,6 +33,8 @@ class MessageHead:
             "content": list(content),
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
             "usage": usage_of(usage),
         }
 
@@ -58,6 +60,11 @@ def usage_of(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_prompt_tokens,
         "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "cache_creation": None,
+        "inference_geo": None,
+        "server_tool_use": None,
+        "service_tier": "standard",
     }
 
 
@@ -68,12 +75,12 @@ def thinking_block(text: str) -> dict[str, Any]:
 
 def text_block(text: str) -> dict[str, Any]:
     """Return a block of text."""
-    return {"type": "text", "text": text}
+    return {"type": "text", "text": text, "citations": None}
 
 
 def call_block(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the block of a call of a tool that the client runs."""
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments, "caller": {"type": "direct"}}
 
 
 def _content_of(response: execution_pb2.SystemResponse) -> list[dict[str, Any]]:

@@ -48,7 +48,12 @@ def completion_of(
 
 
 def _choice(index: int, response: execution_pb2.SystemResponse) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": text_of(response) or None, "refusal": None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": text_of(response) or None,
+        "refusal": None,
+        "annotations": [],
+    }
     if response.reasoning:
         message["reasoning_content"] = response.reasoning
     if response.tool_calls:

@@ -17,7 +17,7 @@ from gateway.http.bodies import read_object
 from gateway.http.failures import error_of
 from gateway.http.openai.answers import Heading, completed, completion_of
 from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
-from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.forms import ChatForm, read_form, require_model
 from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import request_of
 from gateway.http.openai.stored_chats import ID_PREFIX, KIND, choice_id
@@ -34,7 +34,9 @@ def chat_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of chats."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        chat = Chat(read_object(body), settings, request.scope["request_id"])
+        value = read_object(body)
+        require_model(value)
+        chat = Chat(value, settings, request.scope["request_id"])
         request.scope["request_id"] = chat.request_id
         if chat.streams:
             return chat.stream(client)

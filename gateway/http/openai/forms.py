@@ -5,7 +5,7 @@ Only fields that change the answer are here. Others are kept as extras, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -182,6 +182,12 @@ def read_form(value: Any, kind: type[FormT]) -> FormT:
     except ValidationError as error:
         found = max(error.errors(include_url=False, include_input=False), key=_precision_of)
         raise InvalidRequest(f"{_place_of(found['loc'])}: {found['msg'].lower()}") from None
+
+
+def require_model(value: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a body that names no model, which clients of OpenAI's API expect to be an error."""
+    if value.get("model") is None:
+        raise InvalidRequest('model is missing: send a name of GET /v1/models, or "" for the default one')
 
 
 @cache

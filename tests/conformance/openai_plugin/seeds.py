@@ -21,7 +21,7 @@ EXECUTION = {"mode": "MODE_CHAT", "messages": [{"role": "ROLE_USER", "content": 
 def _seeds():
     with httpx.Client(base_url=os.environ["TEST_API_BASE_URL"], timeout=30) as http:
         for name in RESPONSES:
-            _send(http, "/responses", {"input": "hi", "pagantic": {"request_id": name}})
+            _send(http, "/responses", {"input": "hi", "model": "m", "pagantic": {"request_id": name}})
         for name in CHATS:
             _send(http, "/chat/completions", {**CHAT, "pagantic": {"request_id": name}})
         for name in CONVERSATIONS:

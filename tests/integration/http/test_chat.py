@@ -28,12 +28,22 @@ async def test_a_whole_answer_has_its_text_usage_and_ids(served):
     told = response.json()
     [choice] = told["choices"]
     assert (response.status_code, told["object"], told["model"]) == (200, "chat.completion", "default")
-    assert choice["message"] == {"role": "assistant", "content": "hello", "refusal": None}
+    expected = {"role": "assistant", "content": "hello", "refusal": None, "annotations": []}
+    assert choice["message"] == expected
     assert (choice["index"], choice["finish_reason"], choice["logprobs"]) == (0, "stop", None)
     assert [told["usage"][name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")] == [10, 3, 13]
     request_id = response.headers["x-request-id"]
     assert (told["id"], told["pagantic"]["request_id"]) == (f"chatcmpl-{request_id}", request_id)
     assert told["pagantic"]["ignored"] == ["user"]
+
+
+async def test_a_request_that_names_no_model_is_told_how_to(served):
+    async with served() as server:
+        body = chat_body()
+        del body["model"]
+        refused = [await server.http.post(f"/v1/{path}", json=body) for path in ("chat/completions", "responses")]
+    assert [one.status_code for one in refused] == [400, 400]
+    assert all("GET /v1/models" in one.json()["error"]["message"] for one in refused)
 
 
 async def test_a_stream_has_the_same_answer_in_events(served):

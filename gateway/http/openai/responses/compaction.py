@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.openai.answers import completed
-from gateway.http.openai.forms import read_form
+from gateway.http.openai.forms import read_form, require_model
 from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.objects import ResponseHead
 from gateway.http.openai.responses.resolving import resolve
@@ -24,7 +24,9 @@ def compaction_routes(settings: HttpSettings) -> list[Route]:
     """Return the path that compacts."""
 
     async def compact(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        asked = await resolve(client, read_form(read_object(body), ResponseForm), request, settings)
+        value = read_object(body)
+        require_model(value)
+        asked = await resolve(client, read_form(value, ResponseForm), request, settings)
         ask_for_summary(asked)
         response = completed(await client.execute(asked))
         return JSONResponse(compaction_of(ResponseHead(asked, {}), int(time.time()), response))

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.openai.answers import completed
-from gateway.http.openai.forms import read_form
+from gateway.http.openai.forms import read_form, require_model
 from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.requests import head_of
 from gateway.http.openai.responses.resolving import resolve
@@ -27,7 +27,9 @@ def creation_routes(settings: HttpSettings) -> list[Route]:
     """Return the path that makes responses."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        form = read_form(read_object(body), ResponseForm)
+        value = read_object(body)
+        require_model(value)
+        form = read_form(value, ResponseForm)
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
         sent = await resolve(client, form, request, settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.http.openai.answers import extension_of, finish_reason_of, is_cut
 from gateway.http.openai.responses.items import output_items
-from pagantic.common.v1 import error_pb2
+from pagantic.common.v1 import error_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
 
@@ -19,13 +19,19 @@ QUEUED, RUNNING = "queued", "in_progress"
 COMPLETED, INCOMPLETE, FAILED, CANCELLED = "completed", "incomplete", "failed", "cancelled"
 _UNLESS_SENT: dict[str, Any] = {
     "background": False,
+    "completed_at": None,
     "conversation": None,
+    "frequency_penalty": 0.0,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "metadata": {},
     "model": "default",
     "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
     "previous_response_id": None,
+    "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
     "store": True,
     "temperature": 1.0,
     "tool_choice": "auto",
@@ -66,17 +72,10 @@ class ResponseHead:
     def ended(self, response: execution_pb2.SystemResponse) -> dict[str, Any]:
         """Return the response with its answer, or with the reason why it has none."""
         status = status_of(response)
-        usage = response.token_usage
         fields: dict[str, Any] = {
             "status": status,
             "output": output_items(response, "completed" if status == COMPLETED else "incomplete"),
-            "usage": {
-                "input_tokens": usage.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},
-                "output_tokens": usage.output_tokens,
-                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-                "total_tokens": usage.prompt_tokens + usage.output_tokens,
-            },
+            "usage": _usage_of(response.token_usage),
             "pagantic": extension_of([response], self.ignored),
         }
         if status == INCOMPLETE:
@@ -99,6 +98,7 @@ class ResponseHead:
             "service_tier": "default",
             "text": {"format": _format_of(self.request)},
             "tools": [_tool_of(tool) for tool in self.request.client_tools],
+            "usage": _usage_of(usage_pb2.TokenUsage()),
             **_UNLESS_SENT,
             **self.echo,
         }
@@ -115,6 +115,16 @@ def status_of(response: execution_pb2.SystemResponse) -> str:
     if finish_reason_of(response) == "length":
         return INCOMPLETE
     return COMPLETED
+
+
+def _usage_of(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+    }
 
 
 def _format_of(request: execution_pb2.SystemRequest) -> dict[str, Any]:

@@ -227,4 +227,4 @@ _REPEATED = (
     *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),
 )
-_REPEATED_UNREAD = ("parallel_tool_calls", "truncation", "user")
+_REPEATED_UNREAD = ("parallel_tool_calls", "truncation", "user", "safety_identifier", "prompt_cache_key")
