@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -20,7 +21,7 @@ import grpc
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
-from pagantic_common.rpc.call import StreamMethod, call_unary, opened_stream
+from pagantic_common.rpc.call import OpenCall, StreamMethod, call_unary, opened_stream
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
@@ -43,6 +44,13 @@ refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, becau
 def pass_on(_name: str, caller: Principal) -> str:
     """Return the credentials of a service that works for its callers alone."""
     return caller.tenant_token
+
+
+@dataclass(slots=True)
+class _Ending:
+    """How a stream ended: with an error, or without."""
+
+    error: PaganticError | None = None
 
 
 class Peer:
@@ -113,17 +121,17 @@ class Peer:
         is_answered = False
         while True:
             await self._admit(patience)
-            async with opened_stream(self.name, method, request, timeout_s, self._current_credentials()) as opened:
-                try:
-                    async for response in opened.responses:
-                        is_answered = True
-                        self._note(None)
-                        yield response
-                except grpc.aio.AioRpcError as failed:
-                    error = restore_error(self.name, await opened.error_of(failed))
-                else:
+            async with (
+                opened_stream(self.name, method, request, timeout_s, self._current_credentials()) as opened,
+                self._ending(opened) as ending,
+            ):
+                async for response in opened.responses:
+                    is_answered = True
                     self._note(None)
-                    return
+                    yield response
+            error = ending.error
+            if error is None:
+                return
             if is_answered:
                 raise error from None
             self._note(error)
@@ -131,6 +139,17 @@ class Peer:
                 patience = self._patience_for(method)
             elif not patience.allows_another(error):
                 raise error from None
+
+    @contextlib.asynccontextmanager
+    async def _ending(self, opened: OpenCall[Any]) -> AsyncIterator[_Ending]:
+        """Catch the failure of a stream that is read inside, so that it can be looked at when the stream is closed."""
+        ending = _Ending()
+        try:
+            yield ending
+        except grpc.aio.AioRpcError as failed:
+            ending.error = restore_error(self.name, await opened.error_of(failed))
+        else:
+            self._note(None)
 
     def _current_credentials(self) -> str:
         return self._credentials(self.name, current_principal())

@@ -14,7 +14,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.calibration.labels import USEFUL_AREA, note_few, read_labels
 from gateway.cli.output import UsageError, check_response, note, reporting_errors, say, say_json, showing_progress
-from pagantic.orchestrator.v1 import decision_pb2
+from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.client import Client, choice, decide_request, predicate, score
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.domain.text.calibration import (
@@ -98,16 +98,23 @@ def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple
     with showing_progress() as progress:
         for part in _by_input(labelled):
             progress.show(f"question {len(judged) + 1} of {len(labelled)}")
-            request = decide_request(part[0].text, [label.question for label in part], model=model)
-            for event in client.stream(request):
-                served = event.inference_end.model or served
-                if event.HasField("completed"):
-                    check_response(event.completed.response)
-                    found = zip(part, event.completed.response.decisions, strict=True)
-                    judged += [
-                        JudgedQuestion(label.answers, logprobs_of(decision), label.right) for label, decision in found
-                    ]
+            model_of_part, judged_part = _ask(client, part, model)
+            served = model_of_part or served
+            judged += judged_part
     return served, judged
+
+
+def _ask(client: Client, part: Sequence[_Labelled], model: str) -> tuple[str, list[JudgedQuestion]]:
+    """Return the model that served, and what it gave the answers of questions on one input."""
+    served = ""
+    response = execution_pb2.SystemResponse()
+    for event in client.stream(decide_request(part[0].text, [label.question for label in part], model=model)):
+        served = event.inference_end.model or served
+        if event.HasField("completed"):
+            response = event.completed.response
+    check_response(response)
+    found = zip(part, response.decisions, strict=True)
+    return served, [JudgedQuestion(label.answers, logprobs_of(decision), label.right) for label, decision in found]
 
 
 def _by_input(labelled: Sequence[_Labelled]) -> Iterator[Sequence[_Labelled]]:

@@ -23,7 +23,8 @@ from pagantic_common.domain.errors import NotFound
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
-MAX_LOOKED_AT = 1000  # of the newest, for one list
+# A list looks at so many of the newest chats.
+MAX_LOOKED_AT = 1000
 _ONE = "/v1/chat/completions/{completion_id}"
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",

@@ -15,6 +15,7 @@ from pagantic.orchestrator.v1 import event_pb2
 
 ResultT = TypeVar("ResultT")
 Answer = Response | AsyncGenerator[str, None]
+_Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None is the end of the stream at this position
 WAITING_EVENTS = 64
 QUIET_S = 15.0
 QUIET = ": the answer is still being made\n\n"
@@ -48,7 +49,7 @@ async def merge_events(
 
     Raises the error of the first that fails. Closing the generator closes all of them.
     """
-    waiting: asyncio.Queue[tuple[int, event_pb2.ExecutionEvent | Exception | None]] = asyncio.Queue(WAITING_EVENTS)
+    waiting: asyncio.Queue[_Read] = asyncio.Queue(WAITING_EVENTS)
 
     async def follow(position: int, stream: AsyncGenerator[event_pb2.ExecutionEvent, None]) -> None:
         try:
@@ -64,12 +65,11 @@ async def merge_events(
     running = len(following)
     try:
         while running:
-            try:
-                async with asyncio.timeout(quiet_s):  # wait_for of Python 3.11 may lose a cancellation
-                    position, event = await waiting.get()
-            except TimeoutError:
+            read = await _next_of(waiting, quiet_s)
+            if read is None:
                 yield None
                 continue
+            position, event = read
             if isinstance(event, Exception):
                 raise event
             if event is None:
@@ -80,3 +80,12 @@ async def merge_events(
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
+
+
+async def _next_of(waiting: asyncio.Queue[_Read], quiet_s: float) -> _Read | None:
+    """Return what is read next; None after a quiet time."""
+    try:
+        async with asyncio.timeout(quiet_s):  # wait_for of Python 3.11 may lose a cancellation
+            return await waiting.get()
+    except TimeoutError:
+        return None

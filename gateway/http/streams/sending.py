@@ -11,6 +11,8 @@ from gateway.http.streams.running import QUIET, QUIET_S, merge_events
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PaganticError
 
+Encode = Callable[[Iterable[dict[str, Any]]], str]
+
 
 class AnswerEvents(Protocol):
     """The events of one answer as an API has them."""
@@ -40,7 +42,7 @@ async def send_answer(
     events: AnswerEvents,
     request_id: str,
     *,
-    encode: Callable[[Iterable[dict[str, Any]]], str] = encode_sent_events,
+    encode: Encode = encode_sent_events,
     quiet: str = QUIET,
 ) -> AsyncGenerator[str, None]:
     """Yield the text of a stream; an error after its beginning is an event, too. Raises an error before it.
@@ -54,16 +56,27 @@ async def send_answer(
     """
     has_begun = False
     try:
-        async with aclosing(merge_events([incoming], QUIET_S)) as merged:
-            async for one in merged:
-                if not has_begun:
-                    has_begun = True
-                    yield encode(events.first())
-                yield quiet if one is None else encode(events.of(one[1]))
+        async with aclosing(_texts_of(incoming, events, encode, quiet)) as texts:
+            async for text in texts:
+                has_begun = True
+                yield text
     except PaganticError as error:
         if not has_begun:
             raise
         yield encode(events.error(error, request_id))
+
+
+async def _texts_of(
+    incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], events: AnswerEvents, encode: Encode, quiet: str
+) -> AsyncGenerator[str, None]:
+    """Yield the text of a stream whose execution does not fail."""
+    is_first = True
+    async with aclosing(merge_events([incoming], QUIET_S)) as merged:
+        async for one in merged:
+            if is_first:
+                is_first = False
+                yield encode(events.first())
+            yield quiet if one is None else encode(events.of(one[1]))
 
 
 def _json(event: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Final
 
 MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
-MAX_LOG_ODDS: Final = 700.0  # its exponential is a double
+# A double can hold the exponential of these log-odds.
+MAX_LOG_ODDS: Final = 700.0
 MAX_STEPS: Final = 100
 MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9

@@ -38,7 +38,8 @@ from services.orchestrator.ports.services import PairScores, QuestionScores, Sco
 BUSY_RETRY_S = 2.0
 MAX_LINES = 64  # one for each model, and callers may name any
 COUNT_TIMEOUT_S = 10.0
-MAX_LABELS = 8192  # of one call of Score
+# One call of Score weighs at most so many labels.
+MAX_LABELS = 8192
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from pydantic import ConfigDict, Field
 
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, Notes
 
-MAX_ITEMS = 20  # that one call adds to a conversation
+# One call adds at most so many items to a conversation.
+MAX_ITEMS = 20
 
 
 class ItemForm(Form):

@@ -131,7 +131,8 @@ def embeddings_of(data: object) -> tuple[Vectors, int]:
     rows = sorted(form.data, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(len(rows))):
         raise ValueError("the vectors are not numbered from 0")
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+    # A component that is too large becomes infinite, and is refused below.
+    with np.errstate(over="ignore"):
         vectors = np.array([row.embedding for row in rows], dtype=np.float32)
     if vectors.ndim != 2 or not np.isfinite(vectors).all():  # noqa: PLR2004 - rows and components
         raise ValueError("the vectors are not finite, or of one length")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import httpx2
 
-MAX_EVENT_BYTES = 1024 * 1024  # of a stream, whose events become messages of at most 4 MiB
+# An event of a stream becomes a gRPC message, which has at most 4 MiB.
+MAX_EVENT_BYTES = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
 WRITE_TIMEOUT_S = 30.0
 # The library adds headers about this machine, and others from the environment that may be meant for another service.

@@ -114,14 +114,13 @@ class RemoteGeneration:
             first = await self._next(chunks, answers)
             prompt_tokens = estimate_prompt(request.prompt)
             started_s = self._clock.monotonic_s()
-            self._running[inference_id] = (answers, request.candidate_count)
-            try:
+            async with (
+                self._named(inference_id, answers, request.candidate_count),
+                aclosing(self._answer(first, chunks, answers)) as events,
+            ):
                 yield self._started(first, prompt_tokens, seed, inference_id)
-                async with aclosing(self._answer(first, chunks, answers)) as events:
-                    async for event in events:
-                        yield event
-            finally:
-                del self._running[inference_id]
+                async for event in events:
+                    yield event
         decode_seconds = self._clock.monotonic_s() - started_s
         window = self._model.info.context_window
         for event in answers.finish(prompt_tokens=prompt_tokens, window=window, decode_seconds=decode_seconds):
@@ -156,6 +155,15 @@ class RemoteGeneration:
             if answers.have_ended:
                 return None
             raise
+
+    @asynccontextmanager
+    async def _named(self, inference_id: str, answers: RemoteAnswers, candidate_count: int) -> AsyncIterator[None]:
+        """Let callers name the inference, to cancel its candidates."""
+        self._running[inference_id] = (answers, candidate_count)
+        try:
+            yield
+        finally:
+            del self._running[inference_id]
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from services.inference.core.generation import ChatPrompt
 
 BYTES_PER_TOKEN = 3  # English has four to five bytes for a token, code and most other scripts about three
-MESSAGE_TOKENS = 8  # of a template, around each message
-TOOL_TOKENS = 16  # of a template, around each tool
+# A template puts about so many tokens around each message and around each tool.
+MESSAGE_TOKENS = 8
+TOOL_TOKENS = 16
 
 
 def estimate_text(text: str) -> int:

@@ -124,7 +124,8 @@ def _chat_fields(request: InferenceRequest, prompt: ChatPrompt, model: RemoteMod
         if choice.is_enforced:
             raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
         if tools:
-            fields["tool_choice"] = "none"  # what a constraint binds is no call
+            # A constraint binds the text of the answer, so that the answer cannot be a call.
+            fields["tool_choice"] = "none"
         schema = schema_of(request.constraint, model.info.name)
         fields["response_format"] = {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema}}
     if request.stop and not choice.is_enforced:  # a stop string would cut the call's JSON

@@ -8,7 +8,8 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import Constraint, ConstraintKind
 
-_ENGINE_OPTIONS = "x-guidance"  # of our engine, in the schemas of its texts
+# The constraint service writes options of our own engine under this key of a schema.
+_ENGINE_OPTIONS = "x-guidance"
 
 
 def schema_of(constraint: Constraint, model: str) -> dict[str, Any]:

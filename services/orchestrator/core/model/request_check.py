@@ -33,8 +33,10 @@ MAX_TIMEOUT_S = 366 * 86_400.0  # a longer one is a mistake, and clocks cannot r
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
 MAX_METADATA = 64
-MAX_METADATA_BYTES = 64 * 1024  # of all values, as UTF-8
-_FIELD_NAMES = {"tool_policy": "tool_rules"}  # of a request, where the contract has another name
+# The values of all metadata together may have so many bytes, as UTF-8.
+MAX_METADATA_BYTES = 64 * 1024
+# Some fields of a request have another name in the contract.
+_FIELD_NAMES = {"tool_policy": "tool_rules"}
 
 
 def check_request(request: Request) -> None:
