@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.requests import Request
+
+from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
@@ -28,3 +31,9 @@ def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
         raise InvalidRequest(f"{name} is {text[:32]!r}: send a number from 0 to {most}")
     return int(text)
+
+
+def take_request_id(sent: execution_pb2.SystemRequest, request: Request) -> None:
+    """Give a request the id of the HTTP request, unless the client chose one; the client is told which it is."""
+    sent.request_id = sent.request_id or request.scope["request_id"]
+    request.scope["request_id"] = sent.request_id

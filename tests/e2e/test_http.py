@@ -2,9 +2,6 @@
 
 import json
 import math
-import signal
-import subprocess
-import sys
 
 import anthropic
 import grpc
@@ -14,7 +11,7 @@ import openai
 import pytest
 
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
-from tests.e2e.conftest import ROOT
+from tests.support.gateway_process import serving_gateway
 from tests.support.killing import wait_until
 
 COLOR = {
@@ -41,14 +38,8 @@ WEATHER = {
 
 @pytest.fixture(scope="session")
 def gateway(system):
-    command = [sys.executable, "-m", "gateway.cli.main", "serve", "--port", "0"]
-    names = {"PAGANTIC_HTTP_MODELS": json.dumps({"gpt-4o": ""})}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=system.environment | names, stderr=subprocess.PIPE, text=True
-    ) as process:
-        yield process.stderr.readline().split()[1].rstrip(";")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) in (0, -signal.SIGTERM), process.stderr.read()
+    with serving_gateway(system.environment) as url:
+        yield url
 
 
 @pytest.fixture

@@ -2,16 +2,13 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
 from contextlib import ExitStack, contextmanager
 
 import openai
 import pytest
 
-from tests.e2e.conftest import ROOT
 from tests.e2e.test_http import COLOR, WEATHER
+from tests.support.gateway_process import serving_gateway
 
 SHORT = {"model": "gpt-4o", "max_output_tokens": 40, "temperature": 0}
 TOOL = {"type": "function", **WEATHER["function"], "strict": True}
@@ -20,16 +17,11 @@ CLIENTS = 12
 
 @contextmanager
 def serving(system):
-    command = [sys.executable, "-m", "gateway.cli.main", "serve", "--port", "0"]
-    names = {"PAGANTIC_HTTP_MODELS": json.dumps({"gpt-4o": ""})}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=system.environment | names, stderr=subprocess.PIPE, text=True
-    ) as process:
-        url = process.stderr.readline().split()[1].rstrip(";")
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=120) as client:
-            yield client
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) in (0, -signal.SIGTERM), process.stderr.read()
+    with (
+        serving_gateway(system.environment) as url,
+        openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=120) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="module")

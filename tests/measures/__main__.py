@@ -6,7 +6,7 @@ import sys
 from tests.measures.source import read_modules, room_of, rooms
 
 MAX_COMPLEXITY = 10
-MAX_NESTING = 4
+MAX_NESTING = 3
 MAX_IMPORTS = 12
 MAX_ROOMS = 10
 MAX_ROOM = 13

@@ -10,7 +10,7 @@ from gateway.http.anthropic.answers import MessageHead, message_of
 from gateway.http.anthropic.forms import MessagesForm
 from gateway.http.anthropic.requests import system_request_of
 from gateway.http.anthropic.stream import MessageEvents
-from gateway.http.bodies import read_object
+from gateway.http.bodies import read_object, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
 from gateway.http.settings import HttpSettings
@@ -28,8 +28,7 @@ def message_routes(settings: HttpSettings) -> list[Route]:
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         form = read_form(read_object(body), MessagesForm)
         sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
-        sent.request_id = sent.request_id or request.scope["request_id"]
-        request.scope["request_id"] = sent.request_id
+        take_request_id(sent, request)
         head = MessageHead(f"msg_{sent.request_id}", form.model, form.ignored)
         if form.stream:
             return send_answer(client.stream(sent), MessageEvents(head), sent.request_id, quiet=_PING)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import read_object, take_request_id
 from gateway.http.ollama.answers import LineHead, whole_of
 from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm
 from gateway.http.ollama.requests import chat_request_of, generate_request_of
@@ -39,8 +39,7 @@ def answer_routes(settings: HttpSettings) -> list[Route]:
 
 
 async def _answer(client: AsyncClient, request: Request, form: OllamaForm, sent: execution_pb2.SystemRequest) -> Answer:
-    sent.request_id = sent.request_id or request.scope["request_id"]
-    request.scope["request_id"] = sent.request_id
+    take_request_id(sent, request)
     created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     head = LineHead(form.model, created_at, isinstance(form, OllamaChatForm), form.ignored)
     if form.streams:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import read_object, take_request_id
 from gateway.http.openai.answers import extension_of
 from gateway.http.openai.decision_forms import (
     MAX_ANSWERS,
@@ -53,8 +53,7 @@ def decision_routes(settings: HttpSettings) -> list[Route]:
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
         form = read_form(read_object(body), DecisionForm)
         asked = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
-        asked.request_id = asked.request_id or request.scope["request_id"]
-        request.scope["request_id"] = asked.request_id
+        take_request_id(asked, request)
         return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
 
     return [Route("/v1/decisions", decide, methods=["POST"])]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
+from gateway.http.bodies import take_request_id
 from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.requests import system_request_of
 from gateway.http.openai.responses.stored import said_before
@@ -25,8 +26,7 @@ async def resolve(
     earlier = await earlier_messages(client, form)
     is_stored = bool(form.conversation_id)
     made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_stored)
-    made.request_id = made.request_id or request.scope["request_id"]
-    request.scope["request_id"] = made.request_id
+    take_request_id(made, request)
     return made
 
 
