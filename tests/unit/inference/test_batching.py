@@ -220,6 +220,15 @@ def test_endings_of_a_known_prompt_fill_a_batch_and_leave_the_prompt_alone_behin
     assert bench.scheduler.tree.used_tokens == len(prompt)
 
 
+@pytest.mark.parametrize("kept_tokens", [0, 1, None])
+def test_a_prompt_whose_row_is_kept_is_asked_again_by_a_request_that_keeps_few_tokens(kept_tokens):
+    bench = Bench(memo=1)
+    for kept in (None, kept_tokens):
+        bench.submit([97], max_tokens=1, kept_tokens=kept)
+        bench.run()
+    assert set(bench.outcomes().values()) == {Finished}
+
+
 def test_candidates_that_agree_cost_one_row_and_part_where_they_differ():
     bench = Bench(engine=ScriptedEngine("the same words", kv_capacity_tokens=400), sequences=64)
     number = bench.submit([97, 98, 99], seeds=range(5), max_tokens=20)

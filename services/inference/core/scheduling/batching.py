@@ -37,8 +37,6 @@ from services.inference.core.scheduling.drafting import StepCosts
 from services.inference.core.scheduling.prefix_tree import Operation, PrefixTree
 from services.inference.core.scheduling.seating import Seating
 
-_MEMO_DEPTH = 8  # output tokens up to which other candidates are likely to sample the same tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -163,7 +161,7 @@ class Scheduler:
             first_row += wanted
             # If another branch has just failed the request, this one has no sequence any more.
             if wanted and item.branch.sequence_id is not None:
-                if _is_worth_keeping(item.branch):
+                if item.branch.is_likely_to_recur:
                     self._memo.keep(item.branch.keys, rows[0])
                 self._advancing.advance(item.branch, item.draft, rows, events)
         return events
@@ -249,7 +247,7 @@ class Scheduler:
             known = [branch for branch in self._seating.seated() if self._has_row(branch)]
 
     def _has_row(self, branch: Branch) -> bool:
-        if branch.pending > 1 or not _is_worth_keeping(branch) or branch.keys not in self._memo:
+        if branch.pending > 1 or not branch.is_likely_to_recur or branch.keys not in self._memo:
             return False
         length = len(branch.tokens)
         if branch.pending and self.tree.shared_length(branch.keys, length) == length:
@@ -266,11 +264,3 @@ class Scheduler:
         self.rows_total += item.tokens
         if not ticket.is_prompted:
             ticket.prompt_tokens_computed += item.size
-
-
-def _is_worth_keeping(branch: Branch) -> bool:
-    """Tell whether other candidates or requests are likely to sample the tokens of a branch."""
-    ticket = branch.ticket
-    if ticket.request.kept_tokens is not None:
-        return False
-    return not ticket.is_prompted or (ticket.is_shared and branch.output.output_tokens < _MEMO_DEPTH)

@@ -14,6 +14,8 @@ from services.inference.core.generation import FinishReason, TokenLogprob
 from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import Drafter
 
+_MEMO_DEPTH = 8  # output tokens up to which other candidates are likely to sample the same tokens
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
@@ -84,6 +86,13 @@ class Branch:
     def pending(self) -> int:
         """Tokens to compute before the next logits; at least one."""
         return len(self.tokens) - self.computed
+
+    @property
+    def is_likely_to_recur(self) -> bool:
+        """Whether other candidates or requests are likely to sample its tokens; only then its row is kept and used."""
+        if self.ticket.request.kept_tokens is not None:
+            return False
+        return not self.ticket.is_prompted or (self.ticket.is_shared and self.output.output_tokens < _MEMO_DEPTH)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add sampled or forced tokens."""

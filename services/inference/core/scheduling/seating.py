@@ -205,7 +205,8 @@ class Seating:
 
     def _needed_length(self, branch: Branch) -> int:
         """Return how many tokens may come from the cache; the last is computed for its row, unless that is kept."""
-        return len(branch.tokens) - (branch.keys not in self.memo)
+        is_row_kept = branch.is_likely_to_recur and branch.keys in self.memo
+        return len(branch.tokens) - (not is_row_kept)
 
 
 def _later(branches: Sequence[Branch], turn: Turn, turns: Mapping[Branch, Turn]) -> list[Branch]:
