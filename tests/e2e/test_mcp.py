@@ -1,7 +1,6 @@
 """`pagantic mcp` before the real system, used by the TypeScript SDK's client over both transports."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import ROOT
-from tests.support import needs
 from tests.support.live_requests import ingest
+from tests.support.node_packages import installed
 
 NODE = Path(__file__).parent / "node_mcp"
 COMMAND = [sys.executable, "-m", "gateway.cli.main", "mcp"]
@@ -20,11 +19,7 @@ COMMAND = [sys.executable, "-m", "gateway.cli.main", "mcp"]
 
 @pytest.fixture(scope="session")
 def typescript_client():
-    if not (shutil.which("node") and shutil.which("npm")):
-        needs.skip_without(needs.NODE)
-    if not (NODE / "node_modules").is_dir():
-        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"], cwd=NODE, check=True, timeout=100)  # noqa: S607
-    return NODE / "client.mjs"
+    return installed(NODE) / "client.mjs"
 
 
 @contextmanager

@@ -1,14 +1,12 @@
 """Model Context Protocol servers that others wrote, in the tools service of a real system's kind."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from tests.integration.tools.mcp_service import mcp_service, said, status, tools
-from tests.support import needs
+from tests.support.node_packages import installed
 
 FOLDER = Path(__file__).parent / "node_everything"
 
@@ -16,12 +14,7 @@ FOLDER = Path(__file__).parent / "node_everything"
 @pytest.fixture(scope="session")
 def everything():
     """The entry of the protocol's own server of everything, which runs in Node.js."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        needs.skip_without(needs.NODE)
-    if not (FOLDER / "node_modules").is_dir():
-        command = ["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"]
-        subprocess.run(command, cwd=FOLDER, check=True, timeout=100)
-    program = FOLDER / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+    program = installed(FOLDER) / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
     return {"command": "node", "args": [str(program)], "trustAnnotations": True}
 
 

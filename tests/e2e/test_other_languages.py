@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from pagantic.orchestrator.v1 import execution_pb2
-from tests.support import needs
+from tests.support.node_packages import installed
 
 NODE = Path(__file__).parent / "node"
 PROVIDER = Path(__file__).parents[2] / "deploy" / "examples" / "tool_provider"
@@ -22,16 +22,6 @@ SCHEMA = {
     "required": ["color", "is_warm"],
     "additionalProperties": False,
 }
-
-
-def installed(folder):
-    """Return a folder of a Node program with the packages that it needs."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        needs.skip_without(needs.NODE)
-    if not (folder / "node_modules").is_dir():
-        command = [shutil.which("npm"), "ci", "--ignore-scripts", "--no-fund", "--no-audit"]
-        subprocess.run(command, cwd=folder, check=True, timeout=100)
-    return folder
 
 
 @pytest.fixture(scope="session")
