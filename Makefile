@@ -213,6 +213,10 @@ bench-decisions: setup-dev ## Measure decisions of a running system: PEER=URL of
 	@$(BIN)/python -m tests.bench.decisions $(if $(PEER),--peer "$(PEER)") $(if $(REVIEWS),--reviews "$(REVIEWS)") \
 		$(if $(MODEL),--model "$(MODEL)") --rounds $(or $(ROUNDS),5) --count $(or $(COUNT),400)
 
+.PHONY: bench-gateway
+bench-gateway: setup-dev ## Measure what the HTTP gateway adds; LITELLM=program compares; SOAK=100000 requests measure the memory
+	@$(BIN)/python -m tests.bench.gateway $(if $(LITELLM),--litellm "$(LITELLM)") $(if $(SOAK),--soak $(SOAK))
+
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator

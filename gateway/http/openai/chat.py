@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -26,6 +25,7 @@ from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.text.json_text import dump_json
 
 _DONE = "data: [DONE]\n\n"
 
@@ -143,4 +143,4 @@ def _numbered(request: execution_pb2.SystemRequest, request_id: str, index: int)
 
 
 def _event(value: dict[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {dump_json(value)}\n\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from gateway.http.streams.running import QUIET, QUIET_S, merge_events
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.text.json_text import dump_json
 
 Encode = Callable[[Iterable[dict[str, Any]]], str]
 
@@ -29,12 +29,12 @@ class AnswerEvents(Protocol):
 
 def encode_sent_events(events: Iterable[dict[str, Any]]) -> str:
     """Return events as server-sent ones, which are named by their type."""
-    return "".join(f"event: {event['type']}\ndata: {_json(event)}\n\n" for event in events)
+    return "".join(f"event: {event['type']}\ndata: {dump_json(event)}\n\n" for event in events)
 
 
 def encode_lines(events: Iterable[dict[str, Any]]) -> str:
     """Return events as lines of JSON."""
-    return "".join(f"{_json(event)}\n" for event in events)
+    return "".join(f"{dump_json(event)}\n" for event in events)
 
 
 async def send_answer(
@@ -77,7 +77,3 @@ async def _texts_of(
                 is_first = False
                 yield encode(events.first())
             yield quiet if one is None else encode(events.of(one[1]))
-
-
-def _json(event: dict[str, Any]) -> str:
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))

@@ -10,6 +10,7 @@ from typing import Any
 # Nested lists and objects. Python's own limit depends on its version and on the caller's stack; recursive code
 # that takes two frames for a level still has room within it.
 MAX_DEPTH = 256
+_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class JsonTextError(ValueError):
@@ -76,4 +77,4 @@ def _too_deep() -> JsonTextError:
 
 def dump_json(value: Any) -> str:
     """Write compact JSON, keys in their order, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _write(value)
