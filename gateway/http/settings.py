@@ -22,6 +22,12 @@ class HttpSettings(DoorSettings):
         "an empty alias the default model",
     )
 
+    moderation_model: str | None = Field(
+        None, description="alias of the model that judges for /v1/moderations; an empty one is the default model"
+    )
+    moderation_calibration: str = Field("", description="name of the calibration of its decisions; empty is none")
+    moderation_threshold: float = Field(0.5, gt=0, le=1, description="probability from which a category is flagged")
+
     def alias_of(self, name: str) -> str:
         """Return the alias that a name stands for; a name that is not listed is an alias itself."""
         return self.models.get(name, self.models.get("*", name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -15,17 +14,16 @@ from starlette.routing import Route
 from gateway.http.bodies import read_object
 from gateway.http.failures import error_of
 from gateway.http.openai.answers import Heading, completed, completion_of
-from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.chunks import ChoiceChunks, sent_event, usage_chunk
 from gateway.http.openai.forms import ChatForm, read_form, require_model
 from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import request_of
 from gateway.http.openai.stored_chats import ID_PREFIX, KIND, choice_id
 from gateway.http.settings import HttpSettings
-from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
+from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events, run_all
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.text.json_text import dump_json
 
 _DONE = "data: [DONE]\n\n"
 
@@ -70,13 +68,7 @@ class Chat:
 
     async def complete(self, client: AsyncClient) -> dict[str, Any]:
         """Return the whole answer; raises PaganticError."""
-        running = [asyncio.create_task(_execute(client, request)) for request in self._requests]
-        try:
-            responses = await asyncio.gather(*running)
-        finally:
-            for task in running:
-                task.cancel()  # nobody waits for the other choices of one that failed
-            await asyncio.gather(*running, return_exceptions=True)
+        responses = await run_all([_execute(client, request) for request in self._requests])
         return completion_of(self._heading, responses, self._form.ignored)
 
     async def stream(self, client: AsyncClient) -> AsyncGenerator[str, None]:
@@ -91,15 +83,15 @@ class Chat:
         except PaganticError as error:
             if not has_begun:
                 raise
-            yield _event({"error": error_of(error, self.request_id)})
+            yield sent_event({"error": error_of(error, self.request_id)})
         else:
             if self._form.includes_usage:
-                yield _event(usage_chunk(self._heading, _responses(choices)))
+                yield sent_event(usage_chunk(self._heading, _responses(choices)))
         yield _DONE
 
     async def _events(self, client: AsyncClient, choices: Sequence[ChoiceChunks]) -> AsyncGenerator[str, None]:
         """Yield the events of the answer; raises PaganticError."""
-        openings = [_event(choice.first()) for choice in choices]
+        openings = [sent_event(choice.first()) for choice in choices]
         async with aclosing(merge_events([client.stream(request) for request in self._requests], QUIET_S)) as events:
             async for one in events:
                 while openings:
@@ -109,7 +101,7 @@ class Chat:
                     continue
                 position, event = one
                 for chunk in choices[position].of(event):
-                    yield _event(chunk)
+                    yield sent_event(chunk)
 
 
 async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
@@ -140,7 +132,3 @@ def _numbered(request: execution_pb2.SystemRequest, request_id: str, index: int)
     if index and own.hints.HasField("seed"):
         own.hints.seed = (own.hints.seed + index) % (1 << 64)
     return own
-
-
-def _event(value: dict[str, Any]) -> str:
-    return f"data: {dump_json(value)}\n\n"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from gateway.http.openai.chat import chat_routes
-from gateway.http.openai.decisions import decision_routes
+from gateway.http.openai.judging.decisions import decision_routes
+from gateway.http.openai.judging.moderations import moderation_routes
 from gateway.http.openai.models import model_routes
 from gateway.http.openai.responses.compaction import compaction_routes
 from gateway.http.openai.responses.conversations import conversation_routes
@@ -17,7 +18,7 @@ from gateway.http.settings import HttpSettings
 
 
 def openai_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of chats, responses, conversations, decisions and models."""
+    """Return the paths of chats, responses, conversations, decisions, moderations and models."""
     return [
         *chat_routes(settings),
         *stored_chat_routes(),
@@ -27,5 +28,6 @@ def openai_routes(settings: HttpSettings) -> list[Route]:
         *stored_routes(),
         *conversation_routes(),
         *decision_routes(settings),
+        *moderation_routes(settings),
         *model_routes(settings),
     ]

@@ -42,6 +42,17 @@ async def _left(receive: Receive) -> None:
         pass
 
 
+async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
+    """Return the results of works that run at once; the first that fails ends the others, and its error is raised."""
+    running = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 async def merge_events(
     streams: Sequence[AsyncGenerator[event_pb2.ExecutionEvent, None]], quiet_s: float
 ) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:

@@ -11,7 +11,8 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object, take_request_id
 from gateway.http.openai.answers import extension_of
-from gateway.http.openai.decision_forms import (
+from gateway.http.openai.forms import read_form
+from gateway.http.openai.judging.decision_forms import (
     MAX_ANSWERS,
     ChoiceOption,
     DecisionForm,
@@ -21,7 +22,6 @@ from gateway.http.openai.decision_forms import (
     ScoreLevel,
     Text,
 )
-from gateway.http.openai.forms import read_form
 from gateway.http.openai.requests import bound_time, read_extension
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer

@@ -1,0 +1,1 @@
+"""What judges a text instead of continuing it: decisions and moderations."""

@@ -1,0 +1,135 @@
+"""`/v1/moderations`: whether texts may be harmful, as the deployment's guard model decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
+from gateway.http.openai.answers import extension_of
+from gateway.http.openai.forms import Form, read_form
+from gateway.http.openai.requests import bound_time
+from gateway.http.openai.stored_chats import choice_id
+from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer, run_all
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient, decide_request, predicate
+from pagantic_common.client.responses import raise_for_error
+from pagantic_common.domain.errors import InvalidRequest, NotFound
+
+MAX_INPUTS = 32
+# The categories of OpenAI's API, each as a statement for the guard model.
+CATEGORIES: Final = {
+    "harassment": "The text insults, bullies or threatens somebody, or calls on others to do so.",
+    "harassment/threatening": "The text harasses somebody and threatens them with violence or serious harm.",
+    "hate": "The text demeans or attacks people for their race, gender, origin, religion, sexuality or disability.",
+    "hate/threatening": "The text attacks people for what they are and threatens them with violence or serious harm.",
+    "illicit": "The text tells how to break the law or do wrong, or gives advice for it.",
+    "illicit/violent": "The text tells how to commit violence, or how to get or make a weapon.",
+    "self-harm": "The text approves of, encourages or describes suicide, cutting or other harm to oneself.",
+    "self-harm/intent": "The writer of the text harms themselves, or means to.",
+    "self-harm/instructions": "The text tells how to harm oneself, or encourages it.",
+    "sexual": "The text is meant to arouse, or offers sexual services. Education and health do not count.",
+    "sexual/minors": "The text is sexual and is about somebody under 18 years of age.",
+    "violence": "The text depicts death, violence or injury.",
+    "violence/graphic": "The text depicts death, violence or injury in graphic detail.",
+}
+
+
+class ModerationPart(Form):
+    """A part of an input; an image cannot be judged."""
+
+    type: str
+    text: str | None = None
+
+
+class ModerationForm(Form):
+    """A request of `/v1/moderations`."""
+
+    model: str = ""
+    input: (
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[ModerationPart], Field(min_length=1, max_length=MAX_INPUTS)]
+    )
+
+
+def moderation_routes(settings: HttpSettings) -> list[Route]:
+    """Return the path of moderations."""
+
+    async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        form = read_form(read_object(body), ModerationForm)
+        asked = moderation_requests_of(form, settings, request.scope["request_id"])
+        responses = await run_all([_execute(client, one) for one in asked])
+        return JSONResponse(moderation_of(form, settings.moderation_threshold, responses))
+
+    return [Route("/v1/moderations", judge, methods=["POST"])]
+
+
+async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    return raise_for_error(await client.execute(request))
+
+
+def moderation_requests_of(
+    form: ModerationForm, settings: HttpSettings, request_id: str
+) -> list[execution_pb2.SystemRequest]:
+    """Return a request for each input, with a question for each category.
+
+    Raises InvalidRequest for an input that cannot be judged, and NotFound where the deployment has no guard model.
+    """
+    model = settings.moderation_model
+    if model is None:
+        raise NotFound(
+            "this deployment judges no texts: PAGANTIC_HTTP_MODERATION_MODEL of the gateway names the model that does"
+        )
+    requests = []
+    for index, text in enumerate(texts_of(form.input)):
+        questions = [predicate(statement, name=category) for category, statement in CATEGORIES.items()]
+        request = decide_request(text, questions, model=model, calibration=settings.moderation_calibration)
+        request.request_id = choice_id(request_id, index)
+        bound_time(request, settings.call_s)
+        requests.append(request)
+    return requests
+
+
+def texts_of(given: str | Sequence[str | ModerationPart]) -> list[str]:
+    """Return the texts to judge; the parts of one input are one text. Raises InvalidRequest for an image."""
+    if isinstance(given, str):
+        return [given]
+    texts = [one for one in given if isinstance(one, str)]
+    parts = [_text_of(one, f"input[{index}]") for index, one in enumerate(given) if isinstance(one, ModerationPart)]
+    return texts or ["\n\n".join(parts)]
+
+
+def _text_of(part: ModerationPart, place: str) -> str:
+    if part.type != "text" or part.text is None:
+        raise InvalidRequest(f"{place} has the type {part.type[:64]!r}: only text can be judged here")
+    return part.text
+
+
+def moderation_of(
+    form: ModerationForm, threshold: float, responses: Sequence[execution_pb2.SystemResponse]
+) -> dict[str, Any]:
+    """Return the object of `/v1/moderations`: a category is flagged from the threshold on."""
+    return {
+        "id": f"modr-{responses[0].request_id}",
+        "model": form.model or "default",
+        "results": [_result(response, threshold) for response in responses],
+        "pagantic": extension_of(responses, form.ignored),
+    }
+
+
+def _result(response: execution_pb2.SystemResponse, threshold: float) -> dict[str, Any]:
+    scores = {decision.name: decision.predicate.probability for decision in response.decisions}
+    flags = {category: score >= threshold for category, score in scores.items()}
+    return {
+        "flagged": any(flags.values()),
+        "categories": flags,
+        "category_scores": scores,
+        "category_applied_input_types": {category: ["text"] for category in scores},
+    }
