@@ -156,6 +156,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 soak-ingest: setup-dev ## Kill a context service KILLS=200 times while it ingests and embeds, and look what is lost
 	@$(BIN)/python -m tests.soak.killed_ingests --kills $(or $(KILLS),200)
 
+.PHONY: soak-streams
+soak-streams: setup-dev ## Let CLIENTS=200 of the HTTP gateway leave a running system, and 200 others lose their streams and come back
+	@$(BIN)/python -m tests.soak.lost_streams --clients $(or $(CLIENTS),200)
+
 .PHONY: soak-certificates
 soak-certificates: setup-dev ## Replace certificates and authorities every 2 s for MINUTES=5 while a real system works
 	@$(BIN)/python -m tests.soak.turnover --minutes $(or $(MINUTES),5)

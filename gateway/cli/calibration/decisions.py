@@ -1,11 +1,12 @@
-"""`pagantic fit`: the lines that turn a model's labels into probabilities, from labelled decisions."""
+"""`pagantic fit`: the maps that turn a model's labels into probabilities, from labelled decisions."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.client import Client, choice, decide_request, predicate, score
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.domain.text.calibration import (
+    Calibration,
     Example,
     LabelCalibration,
     area_under_curve,
@@ -27,8 +29,19 @@ from pagantic_common.domain.text.calibration import (
     one_against_rest,
     shares_of,
 )
+from pagantic_common.domain.text.isotonic import Curve, fit_curve
 from pagantic_common.domain.text.json_text import dump_json
 
+
+class Method(StrEnum):
+    """How the probabilities of answers are calibrated."""
+
+    PLATT = "platt"
+    ISOTONIC = "isotonic"
+
+
+Fit = Callable[[Sequence[Example]], Calibration | Curve]
+_FITS: Mapping[Method, Fit] = {Method.PLATT: fit_calibration, Method.ISOTONIC: fit_curve}
 _FORM = '{"input": "...", "question": "...", "label": true}, or with "options" or "levels" and a label of these'
 _LEAST = 1e-300  # a probability of 0 has no logarithm
 MAX_AT_ONCE = 400
@@ -62,6 +75,12 @@ def fit(
         typer.Argument(metavar="OUTPUT", help="File to write: NAME.json of the orchestrator's CALIBRATION_FOLDER."),
     ],
     *,
+    method: Annotated[
+        Method,
+        typer.Option(
+            metavar="METHOD", help="platt fits a line, isotonic a curve that only rises, for hundreds of labels."
+        ),
+    ] = Method.PLATT,
     model: options.Model = "",
     timeout: options.Timeout = options.TIMEOUT_S,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -72,9 +91,9 @@ def fit(
         labelled = read_labels(labels, _FORM, _label_of)
         with Client(address, timeout_s=timeout) as client:
             served, judged = _ask_all(client, labelled, model)
-        calibration = calibrated(served, judged)
+        calibration = calibrated(served, judged, _FITS[method])
         _write(output, calibration)
-    _report(judged, calibration, as_json=as_json)
+    _report(judged, calibration, method, as_json=as_json)
 
 
 def _label_of(value: dict[str, Any]) -> _Labelled | None:
@@ -135,10 +154,10 @@ def logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
     return tuple(math.log(max(share, _LEAST)) for share in shares)
 
 
-def calibrated(model: str, judged: Sequence[JudgedQuestion]) -> LabelCalibration:
-    """Return a line for each answer: its probability against all others of its question, by whether it was right."""
+def calibrated(model: str, judged: Sequence[JudgedQuestion], fit: Fit = fit_calibration) -> LabelCalibration:
+    """Return a map for each answer: its probability against all others of its question, by whether it was right."""
     examples = _examples_of(judged)
-    return LabelCalibration(model, {answer: fit_calibration(own) for answer, own in examples.items()})
+    return LabelCalibration(model, {answer: fit(own) for answer, own in examples.items()})
 
 
 def _examples_of(judged: Sequence[JudgedQuestion]) -> Mapping[str, list[Example]]:
@@ -150,11 +169,9 @@ def _examples_of(judged: Sequence[JudgedQuestion]) -> Mapping[str, list[Example]
 
 
 def _write(path: Path, calibration: LabelCalibration) -> None:
-    lines = {
-        answer: {"slope": line.slope, "intercept": line.intercept} for answer, line in sorted(calibration.lines.items())
-    }
+    maps = {answer: asdict(fitted) for answer, fitted in sorted(calibration.maps.items())}
     try:
-        path.write_text(dump_json({"model": calibration.model, "lines": lines}) + "\n", encoding="utf-8")
+        path.write_text(dump_json({"model": calibration.model, "maps": maps}) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
 
@@ -174,9 +191,13 @@ def figures_of(judged: Sequence[JudgedQuestion], calibration: LabelCalibration |
     }
 
 
-def _report(judged: Sequence[JudgedQuestion], calibration: LabelCalibration, *, as_json: bool) -> None:
+def _report(judged: Sequence[JudgedQuestion], calibration: LabelCalibration, method: Method, *, as_json: bool) -> None:
     before, after = figures_of(judged, None), figures_of(judged, calibration)
     note_few(len(judged))
+    if method is Method.ISOTONIC:
+        note(
+            "a curve follows the very questions it was fitted to: look at others before you trust the figures after it"
+        )
     area = before["area_under_curve"]
     if area is not None and area < USEFUL_AREA:
         note(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from pagantic_common.domain.text.isotonic import Curve
+
 MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
 # A double can hold the exponential of these log-odds.
 MAX_LOG_ODDS: Final = 700.0
@@ -152,18 +154,18 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelCalibration:
-    """A calibration of answers by their labels, fitted to the answers of one model."""
+    """A calibration of answers by their labels, fitted to the answers of one model; `maps` has one for each label."""
 
     model: str
-    lines: Mapping[str, Calibration]
+    maps: Mapping[str, Calibration | Curve]
 
     def shares_of(self, labels: Sequence[str], logprobs: Sequence[float]) -> tuple[float, ...]:
         """Return the probabilities of labels, each scaled on its own, then all together; their sum is 1.
 
-        Raises KeyError for a label that has no line.
+        Raises KeyError for a label that has no map.
         """
         log_odds = one_against_rest(logprobs)
-        scaled = [self.lines[label].probability_of(odds) for label, odds in zip(labels, log_odds, strict=True)]
+        scaled = [self.maps[label].probability_of(odds) for label, odds in zip(labels, log_odds, strict=True)]
         total = math.fsum(scaled)
         if total == 0:
             return shares_of(logprobs)

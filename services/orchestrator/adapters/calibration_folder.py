@@ -5,14 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
-from pagantic_common.domain.text.calibration import LabelCalibration
+from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
+from pagantic_common.domain.text.isotonic import Curve
 
 SUFFIX = ".json"
-_CALIBRATION: TypeAdapter[LabelCalibration] = TypeAdapter(LabelCalibration)
+MAX_TOLD = 4
+
+
+class _Line(BaseModel):
+    """A line through log-odds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slope: float
+    intercept: float
+
+
+class _File(BaseModel):
+    """What a file has."""
+
+    model: str
+    maps: dict[str, _Line | Curve]
+
+    def calibration(self) -> LabelCalibration:
+        """Return the calibration."""
+        maps = {
+            answer: Calibration(read.slope, read.intercept) if isinstance(read, _Line) else read
+            for answer, read in self.maps.items()
+        }
+        return LabelCalibration(self.model, maps)
 
 
 def read_calibrations(folder: Path | None) -> Mapping[str, LabelCalibration]:
@@ -34,10 +59,10 @@ def _read(path: Path) -> LabelCalibration:
     problem = "its name does not match [A-Za-z0-9._:-]{1,128}"
     if is_id(path.stem):
         try:
-            return _CALIBRATION.validate_json(path.read_bytes())
+            return _File.model_validate_json(path.read_bytes()).calibration()
         except OSError as error:
             problem = error.strerror or str(error)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            problem = f"{first['loc']}: {first['msg']}"
+            found = error.errors(include_input=False, include_url=False)[:MAX_TOLD]
+            problem = "; ".join(f"{one['loc']}: {one['msg']}" for one in found)
     raise InvalidRequest(f"the calibration {path.name!r} cannot be used: {problem}")

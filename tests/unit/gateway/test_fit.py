@@ -12,6 +12,7 @@ from gateway.cli.main import app
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.calibration import Calibration
+from pagantic_common.domain.text.isotonic import Curve
 from services.orchestrator.adapters.calibration_folder import read_calibrations
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
@@ -65,13 +66,28 @@ def test_the_written_file_is_what_the_orchestrator_reads(calibrate):
     assert result.exit_code == 0, result.output
     found = read_calibrations(calibrate.folder)["late"]
     assert found.model == "small"
-    true, false = found.lines["true"], found.lines["false"]
+    true, false = found.maps["true"], found.maps["false"]
     assert true.slope == pytest.approx(false.slope)
     assert true.intercept == pytest.approx(-false.intercept)
     assert true.slope > 1
     assert true.intercept < 0
     for words in ("32 questions, asked of small", "Brier score: 0.097, 0.027", "area under the curve: 0.945, 1.000"):
         assert words in result.stdout
+
+
+def test_a_curve_is_fitted_on_demand_and_read_as_one(calibrate):
+    result = calibrate(*LABELS, options=["--method", "isotonic"])
+    assert result.exit_code == 0, result.output
+    true = read_calibrations(calibrate.folder)["late"].maps["true"]
+    assert isinstance(true, Curve)
+    assert (true.probability_of(-2.0), true.probability_of(4.0)) == pytest.approx((1 / 34, 33 / 34))
+    assert "look at others" in result.stderr
+
+
+def test_a_curve_that_falls_is_refused_with_the_file(tmp_path):
+    (tmp_path / "down.json").write_text('{"model":"m","maps":{"a":{"log_odds":[0,1],"probabilities":[0.5,0.2]}}}')
+    with pytest.raises(InvalidRequest, match=r"'down.json' cannot be used.*must rise"):
+        read_calibrations(tmp_path)
 
 
 def test_questions_on_the_same_input_are_asked_together(calibrate, orchestrator):
@@ -82,7 +98,7 @@ def test_questions_on_the_same_input_are_asked_together(calibrate, orchestrator)
     figures = json.loads(result.stdout)
     assert (figures["questions"], figures["model"]) == (3, "small")
     assert set(figures["before"]) == set(figures["after"]) == {"brier", "calibration_error", "area_under_curve"}
-    assert set(read_calibrations(calibrate.folder)["late"].lines) == {"true", "false", "a", "b", "c"}
+    assert set(read_calibrations(calibrate.folder)["late"].maps) == {"true", "false", "a", "b", "c"}
     assert "hardly reliable" in result.stderr
 
 
@@ -106,11 +122,11 @@ def test_a_line_that_is_no_label_is_named_with_the_form(calibrate, line):
 
 def test_a_folder_with_an_unusable_file_is_refused_with_its_name(tmp_path):
     assert read_calibrations(None) == {}
-    (tmp_path / "ok.json").write_text('{"model":"m","lines":{"a":{"slope":2,"intercept":1}}}')
+    (tmp_path / "ok.json").write_text('{"model":"m","maps":{"a":{"slope":2,"intercept":1}}}')
     (tmp_path / ".hidden.json").write_text("x")
     (tmp_path / "note.txt").write_text("x")
-    assert read_calibrations(tmp_path)["ok"].lines == {"a": Calibration(2.0, 1.0)}
-    for name, text in (("bad.json", "{"), ("other.json", '{"lines":{}}'), ("a b.json", "{}")):
+    assert read_calibrations(tmp_path)["ok"].maps == {"a": Calibration(2.0, 1.0)}
+    for name, text in (("bad.json", "{"), ("other.json", '{"maps":{}}'), ("a b.json", "{}")):
         path = tmp_path / name
         path.write_text(text)
         with pytest.raises(InvalidRequest, match=f"the calibration '{name}' cannot be used"):

@@ -181,7 +181,7 @@ def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCali
         )
     for position, question in enumerate(request.decisions.questions):
         for option in question.options:
-            if option.text not in known[name].lines:
+            if option.text not in known[name].maps:
                 raise InvalidRequest(
                     f"decisions.calibration {name!r} does not know {option.text[:80]!r} of "
                     f"decisions.questions[{position}]: it was made of other labels; ask the question without it",

@@ -1,0 +1,79 @@
+"""Curves that only rise: the isotonic regression of labels on log-odds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Probabilities at rising log-odds; between two points they lie on a line, and beyond the ends they stay.
+
+    Raises ValueError for points that do not rise, and for probabilities outside of [0, 1].
+    """
+
+    log_odds: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check the points."""
+        if not self.log_odds or len(self.log_odds) != len(self.probabilities):
+            raise ValueError("a curve needs at least one point, and a probability for each")
+        if any(here >= there for here, there in pairwise(self.log_odds)):
+            raise ValueError("the log-odds of a curve must rise from point to point")
+        if any(here > there for here, there in pairwise((0.0, *self.probabilities, 1.0))):
+            raise ValueError("the probabilities of a curve must rise, within [0, 1]")
+
+    def probability_of(self, log_odds: float) -> float:
+        """Return the probability of yes for a model's log-odds of yes over no."""
+        above = bisect_right(self.log_odds, log_odds)
+        if above == 0:
+            return self.probabilities[0]
+        if above == len(self.log_odds):
+            return self.probabilities[-1]
+        left, right = self.log_odds[above - 1], self.log_odds[above]
+        low, high = self.probabilities[above - 1], self.probabilities[above]
+        return low + (high - low) * ((log_odds - left) / (right - left))
+
+
+@dataclass(slots=True)
+class _Block:
+    """Examples next to each other that share a probability."""
+
+    first: float
+    last: float
+    positives: int
+    count: int
+
+    @property
+    def mean(self) -> float:
+        return self.positives / self.count
+
+
+def fit_curve(examples: Sequence[tuple[float, bool]]) -> Curve:
+    """Return the rising curve that is nearest to the labels by squares; raises ValueError without examples.
+
+    The algorithm pools adjacent violators (Ayer, Brunk, Ewing, Reid and Silverman, "An Empirical Distribution Function
+    for Sampling with Incomplete Information", 1955). The probabilities are kept away from 0 and 1 by what so few labels
+    cannot rule out: with n of them they are within [1 / (n + 2), (n + 1) / (n + 2)].
+
+    Args:
+        examples: The log-odds that a model gave, and whether yes was right.
+    """
+    if not examples:
+        raise ValueError("there are no examples to calibrate by")
+    blocks: list[_Block] = []
+    for odds, group in groupby(sorted(examples), key=lambda example: example[0]):
+        labels = [is_right for _, is_right in group]
+        blocks.append(_Block(odds, odds, sum(labels), len(labels)))
+        while len(blocks) > 1 and blocks[-2].mean >= blocks[-1].mean:
+            last = blocks.pop()
+            blocks[-1] = _Block(
+                blocks[-1].first, last.last, blocks[-1].positives + last.positives, blocks[-1].count + last.count
+            )
+    least = 1 / (len(examples) + 2)
+    points = {odds: min(max(block.mean, least), 1 - least) for block in blocks for odds in (block.first, block.last)}
+    return Curve(tuple(points), tuple(points.values()))
