@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
@@ -13,7 +14,6 @@ from pagantic_common.domain.text.calibration import Calibration, LabelCalibratio
 from pagantic_common.domain.text.isotonic import Curve
 
 SUFFIX = ".json"
-MAX_TOLD = 4
 
 
 class _Line(BaseModel):
@@ -25,11 +25,15 @@ class _Line(BaseModel):
     intercept: float
 
 
+def _kind_of(value: Any) -> str:
+    return "curve" if isinstance(value, dict) and "log_odds" in value else "line"
+
+
 class _File(BaseModel):
     """What a file has."""
 
     model: str
-    maps: dict[str, _Line | Curve]
+    maps: dict[str, Annotated[Annotated[_Line, Tag("line")] | Annotated[Curve, Tag("curve")], Discriminator(_kind_of)]]
 
     def calibration(self) -> LabelCalibration:
         """Return the calibration."""
@@ -63,6 +67,6 @@ def _read(path: Path) -> LabelCalibration:
         except OSError as error:
             problem = error.strerror or str(error)
         except ValidationError as error:
-            found = error.errors(include_input=False, include_url=False)[:MAX_TOLD]
-            problem = "; ".join(f"{one['loc']}: {one['msg']}" for one in found)
+            first = error.errors(include_input=False, include_url=False)[0]
+            problem = f"{first['loc']}: {first['msg']}"
     raise InvalidRequest(f"the calibration {path.name!r} cannot be used: {problem}")
