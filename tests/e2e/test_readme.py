@@ -15,6 +15,7 @@ from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.tools import ToolDenied
 from services.tools.adapters.loading import load_hooks, load_tools
 from tests.e2e.conftest import ROOT
+from tests.support.gateway_process import serving_gateway
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMAND_LINE = (ROOT / "deploy" / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -40,12 +41,18 @@ def test_the_commands_work_in_their_order(system, monkeypatch):
 
 
 def test_the_python_example_reads_its_text(system):
-    code, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert system.run(sys.executable, "-c", code).stdout == "Ana 34 Lisbon\n"
+    code, *_ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert system.run(sys.executable, "-c", code).stdout == "Ana 34\n"
+
+
+def test_the_example_for_openais_package_streams(system):
+    _, code, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    with serving_gateway(system.environment) as url:
+        assert len(system.run(sys.executable, "-c", code.replace("http://127.0.0.1:8080/v1", url)).stdout) > 20
 
 
 def test_the_tool_of_the_readme_is_one(tmp_path):
-    _, code = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "stock.py").write_text(code)
     (loaded,) = load_tools([str(tmp_path / "stock.py")], is_installed_included=False)
     assert loaded.definition.name == "stock"
