@@ -72,7 +72,7 @@ class InferRequest(_message.Message):
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
-    """Raw text, continued as it is."""
+    """Raw text, continued as it is. Control tokens written in it (such as <|im_end|>) are read as such."""
     max_tokens: _builtins.int
     """Most output tokens per candidate; 0 is 2048 or what the context window leaves, whichever is less."""
     candidate_count: _builtins.int
