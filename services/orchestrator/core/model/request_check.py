@@ -42,13 +42,7 @@ _FIELD_NAMES = {"tool_policy": "tool_rules"}
 def check_request(request: Request) -> None:
     """Raise InvalidRequest for an envelope that cannot be admitted, before anything is executed."""
     _check_ids(request)
-    if request.text_prompt:
-        _check_text_prompt(request)
-    elif request.mode is Mode.DECIDE:
-        check_messages(request.messages)
-        _check_decisions(request)
-    else:
-        check_turn(request.messages)
+    _check_input(request)
     if request.prompt.template is not None:
         require_id("prompt.template.name", request.prompt.template.name)
     _check_hints(request.hints)
@@ -68,6 +62,16 @@ def check_request(request: Request) -> None:
         _check_voting(request)
     if request.plan is not None:
         _check_plan_inputs(request.plan)
+
+
+def _check_input(request: Request) -> None:
+    if request.text_prompt:
+        _check_text_prompt(request)
+    elif request.mode is Mode.DECIDE:
+        check_messages(request.messages)
+        _check_decisions(request)
+    else:
+        check_turn(request.messages)
 
 
 def _check_text_prompt(request: Request) -> None:

@@ -35,9 +35,9 @@ class ChoiceChunks:
         self._has_sent_calls = False
         self.response: execution_pb2.SystemResponse | None = None
 
-    def first(self) -> dict[str, Any]:
-        """Return the chunk that names the role."""
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Yield the chunk that names the role."""
+        yield self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an event.
