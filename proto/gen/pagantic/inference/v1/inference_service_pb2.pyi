@@ -544,7 +544,7 @@ class ScoreRequest(_message.Message):
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
-    """A raw prompt, without a chat template."""
+    """A raw prompt, without a chat template. Control tokens written in it are read as such."""
     @_builtins.property
     def chat(self) -> _generation_pb2.ChatPrompt:
         """A conversation, rendered by the model's template."""
