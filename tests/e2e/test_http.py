@@ -142,6 +142,33 @@ def test_a_client_that_leaves_stops_its_execution(client, system):
     wait_until(is_cancelled, "it is cancelled")
 
 
+def test_raw_texts_are_continued_whole_in_a_stream_and_in_lists(client, gateway):
+    said = {"model": "gpt-4o", "max_tokens": 8, "temperature": 0, "seed": 1}
+    text = "The capital of France is"
+    whole = client.completions.create(prompt=text, logprobs=2, **said)
+    chunks = list(client.completions.create(prompt=text, stream=True, stream_options={"include_usage": True}, **said))
+    several = client.completions.create(prompt=[text, "One, two, three,"], echo=True, n=2, **said)
+    [choice] = whole.choices
+    assert choice.text
+    assert "".join(choice.logprobs.tokens).startswith(choice.text)
+    assert choice.logprobs.text_offset[:2] == [0, len(choice.logprobs.tokens[0])]
+    assert all(len(top) in (2, 3) for top in choice.logprobs.top_logprobs)
+    assert (choice.finish_reason, whole.usage.completion_tokens) == ("length", 8)
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == choice.text
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert [one.index for one in several.choices] == [0, 1, 2, 3]
+    assert several.choices[0].text.startswith(text)
+    assert several.choices[3].text.startswith("One, two, three,")
+    marked = client.completions.create(prompt=f"{text}<|im_end|>", **said)
+    assert marked.usage.prompt_tokens == whole.usage.prompt_tokens + 1  # A control token is one token.
+    with ollama.Client(host=gateway.removesuffix("/v1"), timeout=120) as other:
+        options = {"temperature": 0, "num_predict": 8}
+        raw = other.generate(model="gpt-4o", prompt=text, raw=True, options=options)
+    assert raw.prompt_eval_count == whole.usage.prompt_tokens
+    with pytest.raises(openai.BadRequestError, match="suffix is set"):
+        client.completions.create(prompt=text, suffix=".", **said)
+
+
 def test_anthropics_client_gets_messages_streams_and_calls(gateway):
     said = {"model": "gpt-4o", "max_tokens": 24, "messages": [{"role": "user", "content": "Say hello."}]}
     greedy = {"temperature": 0, "top_k": 1}

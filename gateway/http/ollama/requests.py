@@ -1,4 +1,4 @@
-"""A request of Ollama's API as one of `/v1/chat/completions`, whose form the other translation reads."""
+"""A request of Ollama's API as one of `/v1/chat/completions` or `/v1/completions`, whose translations read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, OptionsForm, TurnForm
-from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.completions.requests import text_request_of
+from gateway.http.openai.forms import AnswerForm, ChatForm, read_form
 from gateway.http.openai.requests import request_of
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -27,30 +28,52 @@ def chat_request_of(form: OllamaChatForm, alias: str, call_s: float) -> executio
 
 def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
     """Return the request that a form of `/api/generate` asks for; raises InvalidRequest for what cannot be done."""
-    if form.raw:
-        raise InvalidRequest("raw is true: prompts here go through the model's chat template, so leave raw out")
     if form.suffix:
         raise InvalidRequest("suffix is set: models here do not fill in texts, so leave suffix out")
+    if form.raw:
+        return _raw_request_of(form, alias, call_s)
     messages = [{"role": "user", "content": form.prompt}]
     if form.system:
         messages.insert(0, {"role": "system", "content": form.system})
     return _request_of(form, {"messages": messages}, alias, call_s)
 
 
+def _raw_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    if form.system:
+        raise InvalidRequest("system and raw are both set: write the system prompt into the prompt, or leave raw out")
+    request = text_request_of(read_form(_answer_fields(form), AnswerForm), form.prompt, alias, call_s)
+    _set_hints(request.hints, form)
+    return request
+
+
 def _request_of(form: OllamaForm, fields: dict[str, Any], alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    request = request_of(read_form(_answer_fields(form) | fields, ChatForm), alias, call_s)
+    _set_hints(request.hints, form)
+    return request
+
+
+def _answer_fields(form: OllamaForm) -> dict[str, Any]:
+    """Return what a form says of the answer, as OpenAI's API has it."""
     _check_images(form.images, "images")
     options = form.options or OptionsForm()
-    fields |= {"model": form.model, "response_format": _format(form.format), "pagantic": form.pagantic}
-    fields |= {name: getattr(options, name) for name in _SHARED_OPTIONS}
-    fields["max_tokens"] = max(options.num_predict or 0, 0)  # Without a limit of its own, the default one holds.
-    request = request_of(read_form(fields, ChatForm), alias, call_s)
+    return {
+        "model": form.model,
+        "response_format": _format(form.format),
+        "pagantic": form.pagantic,
+        "max_tokens": max(options.num_predict or 0, 0),  # Without a limit of its own, the default one holds.
+        **{name: getattr(options, name) for name in _SHARED_OPTIONS},
+    }
+
+
+def _set_hints(hints: execution_pb2.ExecutionHints, form: OllamaForm) -> None:
+    """Set the hints that OpenAI's API has no fields for."""
+    options = form.options or OptionsForm()
     for option, hint in _HINTS.items():
         if (value := getattr(options, option)) is not None:
-            setattr(request.hints, hint, value)
+            setattr(hints, hint, value)
     if form.think is not None:
         mode = generation_pb2.REASONING_MODE_ON if form.think else generation_pb2.REASONING_MODE_OFF
-        request.hints.reasoning.mode = mode
-    return request
+        hints.reasoning.mode = mode
 
 
 def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:

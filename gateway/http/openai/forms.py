@@ -5,7 +5,7 @@ Only fields that change the answer are here. Others are kept as extras, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,6 +16,7 @@ from pagantic_common.domain.errors import InvalidRequest
 
 MAX_CHOICES = 8
 MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 10_000
 MAX_NOTES = 16
 MAX_NOTE_CHARS = 512
@@ -139,15 +140,13 @@ class MetadataForm(Form):
     metadata: Notes | None
 
 
-class ChatForm(Form):
-    """A request of `/v1/chat/completions`."""
+class AnswerForm(Form):
+    """What requests for chats and for continuations of raw texts have in common."""
 
     model: str = ""
-    messages: Annotated[list[MessageForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -156,10 +155,23 @@ class ChatForm(Form):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    reasoning_effort: str | None = None
     response_format: ResponseFormat | None = None
+    pagantic: dict[str, Any] | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the last chunk of a stream has the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChatForm(AnswerForm):
+    """A request of `/v1/chat/completions`."""
+
+    messages: Annotated[list[MessageForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    reasoning_effort: str | None = None
     tools: list[ToolForm] | None = None
     tool_choice: Literal["auto", "none", "required"] | ToolChoiceForm | None = None
     functions: list[FunctionForm] | None = None
@@ -167,12 +179,6 @@ class ChatForm(Form):
     modalities: list[str] | None = None
     store: bool | None = None
     metadata: Notes | None = None
-    pagantic: dict[str, Any] | None = None
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether the last chunk of a stream has the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
 
 
 def read_form(value: Any, kind: type[FormT]) -> FormT:
@@ -188,6 +194,18 @@ def require_model(value: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for a body that names no model, which clients of OpenAI's API expect to be an error."""
     if value.get("model") is None:
         raise InvalidRequest('model is missing: send a name of GET /v1/models, or "" for the default one')
+
+
+def texts_of(name: str, given: str | Sequence[Any]) -> list[str]:
+    """Return the texts of a field of this name; raises InvalidRequest for token ids."""
+    if isinstance(given, str):
+        return [given]
+    for position, text in enumerate(given):
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"{name}[{position}] is no text: send texts, because each model has token ids of its own"
+            )
+    return list(given)
 
 
 @cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from gateway.http.openai.chat import chat_routes
+from gateway.http.openai.chats.creating import chat_routes
+from gateway.http.openai.chats.stored import stored_chat_routes
+from gateway.http.openai.completions.creating import completion_routes
 from gateway.http.openai.judging.decisions import decision_routes
 from gateway.http.openai.judging.moderations import moderation_routes
 from gateway.http.openai.models import model_routes
@@ -13,15 +15,15 @@ from gateway.http.openai.responses.conversations import conversation_routes
 from gateway.http.openai.responses.counting import counting_routes
 from gateway.http.openai.responses.creating import creation_routes
 from gateway.http.openai.responses.stored import stored_routes
-from gateway.http.openai.stored_chats import stored_chat_routes
 from gateway.http.settings import HttpSettings
 
 
 def openai_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of chats, responses, conversations, decisions, moderations and models."""
+    """Return the paths of chats, continuations, responses, conversations, decisions, moderations and models."""
     return [
         *chat_routes(settings),
         *stored_chat_routes(),
+        *completion_routes(settings),
         *creation_routes(settings),
         *compaction_routes(settings),
         *counting_routes(settings),

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from gateway.http.openai.forms import (
+    AnswerForm,
     CallForm,
     ChatForm,
     ContentPart,
@@ -62,17 +63,27 @@ def request_of(
         raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
     request = read_extension(form.pagantic or {})
     request.messages.extend(messages_of(form.messages, earlier_calls))
-    _set_output(request, form)
+    set_answer(request, form, alias, call_s)
     _set_tools(request, form)
-    _set_hints(request.hints, form)
-    if alias:
-        request.hints.model = alias
+    request.hints.max_tokens = form.max_completion_tokens or request.hints.max_tokens
+    if form.logprobs:
+        request.hints.top_logprobs = form.top_logprobs or 0
+    if form.reasoning_effort == "none":
+        request.hints.reasoning.mode = generation_pb2.REASONING_MODE_OFF
     if not request.mode:
         request.mode = execution_pb2.MODE_CHAT
         if request.output.schema_json:
             request.mode = execution_pb2.MODE_STRUCTURED
-    bound_time(request, call_s)
     return request
+
+
+def set_answer(request: execution_pb2.SystemRequest, form: AnswerForm, alias: str, call_s: float) -> None:
+    """Set what a form says of the answer: its model, its form, its sampling, its length and its time."""
+    _set_output(request, form)
+    _set_hints(request.hints, form)
+    if alias:
+        request.hints.model = alias
+    bound_time(request, call_s)
 
 
 def bound_time(request: execution_pb2.SystemRequest, call_s: float) -> None:
@@ -84,8 +95,9 @@ def bound_time(request: execution_pb2.SystemRequest, call_s: float) -> None:
 
 def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
     """Return the SystemRequest that the field `pagantic` of a form has as JSON; raises InvalidRequest."""
-    if "messages" in fields:
-        raise InvalidRequest("pagantic.messages is set: the messages are those of the request itself")
+    for name in ("messages", "text_prompt"):
+        if name in fields:
+            raise InvalidRequest(f"pagantic.{name} is set: leave it out, the request itself has what the model reads")
     try:
         request = json_format.ParseDict(dict(fields), execution_pb2.SystemRequest())
     except (json_format.ParseError, TypeError, ValueError) as error:
@@ -149,7 +161,7 @@ def _part_text(part: ContentPart, place: str) -> str:
     return text
 
 
-def _set_output(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
+def _set_output(request: execution_pb2.SystemRequest, form: AnswerForm) -> None:
     form_of_answer = form.response_format
     if form_of_answer is None or form_of_answer.type == "text":
         return
@@ -214,8 +226,8 @@ def _function_of(tool: ToolForm, place: str) -> FunctionForm:
     return tool.function
 
 
-def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
-    hints.max_tokens = form.max_completion_tokens or form.max_tokens or hints.max_tokens
+def _set_hints(hints: execution_pb2.ExecutionHints, form: AnswerForm) -> None:
+    hints.max_tokens = form.max_tokens or hints.max_tokens
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
         if (value := getattr(form, name)) is not None:
             setattr(hints, name, value)
@@ -223,13 +235,9 @@ def _set_hints(hints: execution_pb2.ExecutionHints, form: ChatForm) -> None:
         hints.seed = form.seed % SEEDS
     hints.stop.extend(_stops_of(form))
     hints.logit_bias.update(_biases(form.logit_bias or {}))
-    if form.logprobs:
-        hints.top_logprobs = form.top_logprobs or 0
-    if form.reasoning_effort == "none":
-        hints.reasoning.mode = generation_pb2.REASONING_MODE_OFF
 
 
-def _stops_of(form: ChatForm) -> list[str]:
+def _stops_of(form: AnswerForm) -> list[str]:
     if isinstance(form.stop, str):
         return [form.stop]
     return form.stop or []

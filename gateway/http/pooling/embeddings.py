@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.openai.forms import Form, read_form
+from gateway.http.openai.forms import Form, read_form, texts_of
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic.inference.v1 import inference_service_pb2
@@ -38,22 +38,10 @@ def embedding_routes(settings: HttpSettings) -> list[Route]:
 
     async def create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         form = read_form(read_object(body), EmbeddingForm)
-        response = await client.embed(texts_of(form.input), model=settings.alias_of(form.model))
+        response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
         return JSONResponse(embeddings_of(form, response))
 
     return [Route("/v1/embeddings", create, methods=["POST"])]
-
-
-def texts_of(given: str | Sequence[Any]) -> list[str]:
-    """Return the texts of an input; raises InvalidRequest for token ids."""
-    if isinstance(given, str):
-        return [given]
-    for position, text in enumerate(given):
-        if not isinstance(text, str):
-            raise InvalidRequest(
-                f"input[{position}] is no text: send texts, because each model has token ids of its own"
-            )
-    return list(given)
 
 
 def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResponse) -> dict[str, Any]:

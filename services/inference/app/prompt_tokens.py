@@ -39,7 +39,7 @@ class PromptTokenizer:
     def tokenize(self, prompt: ChatPrompt | str, reasoning: ReasoningMode = ReasoningMode.AUTO) -> PromptTokens:
         """Return a prompt's tokens; raises InvalidRequest for a conversation that the template refuses."""
         if isinstance(prompt, str):
-            tokens = self._engine.tokenize(prompt, add_special=True, parse_special=False)
+            tokens = self._engine.tokenize(prompt, add_special=True, parse_special=True)
             return PromptTokens(tokens, AnswerForm(VERBATIM))
         rendered = template_input(prompt, knows_tools=self._template.knows_tools)
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)

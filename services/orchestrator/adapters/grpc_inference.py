@@ -235,7 +235,7 @@ class GrpcInference:
 
 
 def _decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:
-    chat = generation_pb2.ChatPrompt(messages=[message_to_proto(message) for message in command.messages])
+    chat = _chat(command.messages)
     requests: list[inference_service_pb2.ScoreRequest] = []
     labels = MAX_LABELS
     for question in command.questions:
@@ -248,39 +248,45 @@ def _decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb
 
 
 def _score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:
-    chat = generation_pb2.ChatPrompt(
-        messages=[message_to_proto(message) for message in command.messages],
-        tools=[tool_definition_to_proto(tool) for tool in command.tools],
-    )
+    chat = _chat(command.messages, command.tools)
     return inference_service_pb2.ScoreRequest(model=hints.model, chat=chat, continuations=continuations)
 
 
 def _request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
-    request = _plain_request(command.messages, hints, command.engine_text, command.seed)
+    request = _plain_request(hints, command.engine_text, command.seed)
+    if command.text_prompt:
+        request.text = command.text_prompt
+    else:
+        request.chat.CopyFrom(_chat(command.messages, command.tools))
+        request.chat.tool_choice.CopyFrom(tool_choice_to_proto(command.tool_choice))
     if command.max_tokens:
         request.max_tokens = command.max_tokens
     if command.temperature is not None:
         request.sampling.temperature = command.temperature
     if hints.top_logprobs is not None:
         request.top_logprobs = hints.top_logprobs
-    request.chat.tools.extend(tool_definition_to_proto(tool) for tool in command.tools)
-    request.chat.tool_choice.CopyFrom(tool_choice_to_proto(command.tool_choice))
     return request
 
 
 def _sample_request(command: Sample, hints: Hints) -> inference_service_pb2.InferRequest:
-    request = _plain_request(command.messages, hints, command.engine_text, command.seed)
+    request = _plain_request(hints, command.engine_text, command.seed)
+    request.chat.CopyFrom(_chat(command.messages))
     request.sampling.temperature = command.temperature
     request.candidate_count = command.voting.n
     return request
 
 
-def _plain_request(
-    messages: Sequence[Message], hints: Hints, engine_text: str, seed: int | None
-) -> inference_service_pb2.InferRequest:
+def _chat(messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> generation_pb2.ChatPrompt:
+    return generation_pb2.ChatPrompt(
+        messages=[message_to_proto(message) for message in messages],
+        tools=[tool_definition_to_proto(tool) for tool in tools],
+    )
+
+
+def _plain_request(hints: Hints, engine_text: str, seed: int | None) -> inference_service_pb2.InferRequest:
+    """Return a request that has no prompt yet."""
     request = inference_service_pb2.InferRequest(
         model=hints.model,
-        chat=generation_pb2.ChatPrompt(messages=[message_to_proto(message) for message in messages]),
         sampling=_sampling(hints, seed),
         max_tokens=hints.max_tokens,
         options_json=hints.options_json,

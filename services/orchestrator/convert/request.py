@@ -95,6 +95,7 @@ def request_from_proto(
         tool_policy=policy_from_proto(request.tool_rules),
         is_background=request.background,
         decisions=decode_optional(request, "decisions", decisions_from_proto),
+        text_prompt=request.text_prompt,
     )
 
 

@@ -256,5 +256,6 @@ def _prompt_bound(command: Infer | Sample | Decide) -> int:
     count = len(command.messages)
     if isinstance(command, Infer):
         texts += [tool.name + tool.description + tool.parameters_json for tool in command.tools]
+        texts.append(command.text_prompt)
         count += len(command.tools)
     return sum(len(text.encode()) for text in texts) + MESSAGE_TOKENS * count + TEMPLATE_TOKENS

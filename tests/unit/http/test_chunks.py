@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.http.openai.answers import Heading
-from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.chats.chunks import ChoiceChunks, usage_chunk
 from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -58,7 +58,7 @@ def deltas_of(*events):
 
 
 def test_every_chunk_has_the_heading_and_the_index_of_its_choice():
-    first = ChoiceChunks(HEADING, 1, ()).first()
+    [first] = ChoiceChunks(HEADING, 1, ()).first()
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
     for chunk in [first, *chunks_of(content("a"), completed(content="a"))]:
         assert (chunk["id"], chunk["model"], chunk["created"]) == ("chatcmpl-1", "m", 7)

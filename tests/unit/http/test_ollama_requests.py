@@ -50,6 +50,14 @@ def test_a_prompt_and_its_system_are_a_chat():
     assert said(generate()) == [(USER, "hi")]
 
 
+def test_a_raw_prompt_is_continued_as_it_is():
+    made = generate(raw=True, format="json", options={"num_predict": 5, "top_k": 3, "stop": ["\n"]})
+    assert (made.text_prompt, list(made.messages), made.mode) == ("hi", [], execution_pb2.MODE_CHAT)
+    assert (made.hints.max_tokens, made.hints.top_k, made.hints.stop, made.hints.model) == (5, 3, ["\n"], "alias")
+    assert json.loads(made.output.schema_json) == {"type": "object"}
+    assert generate(raw=True).hints.max_tokens == 0
+
+
 def test_thinking_and_calls_are_kept():
     made = chat(HI, calling("clock") | {"thinking": "hm"}, result("noon"))
     message = made.messages[1]
@@ -136,7 +144,9 @@ def test_a_stream_is_what_clients_get_if_they_say_nothing():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: generate(raw=True), "^raw is true"),
+        (lambda: generate(raw=True, system="be brief"), "^system and raw are both set"),
+        (lambda: generate(raw=True, suffix="}"), "^suffix is set"),
+        (lambda: generate(raw=True, images=["aGk="]), "^images has 1 images"),
         (lambda: generate(suffix="}"), "^suffix is set"),
         (lambda: generate(images=["aGk="]), "^images has 1 images"),
         (lambda: generate(""), "^prompt: "),

@@ -12,9 +12,9 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.openai.answers import extension_of
+from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import Form, read_form
 from gateway.http.openai.requests import bound_time
-from gateway.http.openai.stored_chats import choice_id
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, run_all
 from pagantic.orchestrator.v1 import execution_pb2

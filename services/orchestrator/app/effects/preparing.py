@@ -84,6 +84,8 @@ async def _system_prompt(request: Request, scope: RunScope) -> str:
     prompt = request.prompt
     if prompt.is_assembled:
         return prompt.text
+    if request.text_prompt:
+        return ""
     session: Mapping[str, str] = {}
     if prompt.template is not None and request.session_id:
         session = await scope.conversations.session_state(request.session_key)
@@ -91,7 +93,7 @@ async def _system_prompt(request: Request, scope: RunScope) -> str:
 
 
 def _schema_warnings(request: Request) -> tuple[ResponseWarning, ...]:
-    if not request.output.schema_json or not is_schema_left_out(request.output):
+    if request.text_prompt or not request.output.schema_json or not is_schema_left_out(request.output):
         return ()
     text = (
         f"the schema is larger than {MAX_AUTO_SCHEMA_BYTES} bytes and was left out of the prompt: set "

@@ -25,8 +25,10 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
     Context of the user's role goes into the last user message, or the first; else it is a message of its own before the
     last user message, or after the system prompt. A summary in the user's role goes into the user message after it,
-    since many templates want users and assistants to take turns.
+    since many templates want users and assistants to take turns. A raw prompt has no messages, and nothing joins it.
     """
+    if request.text_prompt:
+        return ()
     given = list(request.messages)
     instructions = [prepared.system_prompt]
     if given[0].role is Role.SYSTEM:

@@ -31,7 +31,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Ask the model, for a `retry` above 0 after its wait.
+    """Ask the model, for a `retry` above 0 after its wait. A `text_prompt` is asked in place of messages.
 
     With `is_streamed` the caller gets the text as it comes, and calls of `client_tools` in any case. `max_tokens` 0 and
     `temperature` None stand for the hints.
@@ -47,6 +47,7 @@ class Infer:
     max_tokens: int = 0
     temperature: float | None = None
     client_tools: frozenset[str] = frozenset()
+    text_prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

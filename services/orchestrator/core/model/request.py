@@ -101,7 +101,7 @@ class SystemPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of work, ids filled in."""
+    """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages."""
 
     request_id: str
     mode: Mode
@@ -124,6 +124,7 @@ class Request:
     tool_policy: ToolPolicy = ToolPolicy()
     is_background: bool = False
     decisions: Decisions | None = None
+    text_prompt: str = ""
 
     @property
     def account(self) -> Account:
@@ -160,6 +161,8 @@ class Request:
     @property
     def may_call_tools(self) -> bool:
         """Whether the model may call any tool."""
+        if self.text_prompt:
+            return False
         return self.hints.tool_choice.mode is not ToolChoiceMode.NONE or bool(self.hints.tool_choice.tool_name)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -13,9 +13,9 @@ from pagantic_common.domain.messages import ToolChoice, check_messages, check_tu
 from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.client_tools import check_client_tools
-from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.request import Hints, Mode, Request
+from services.orchestrator.core.model.request import Hints, Mode, Reasoning, Request
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
@@ -42,11 +42,7 @@ _FIELD_NAMES = {"tool_policy": "tool_rules"}
 def check_request(request: Request) -> None:
     """Raise InvalidRequest for an envelope that cannot be admitted, before anything is executed."""
     _check_ids(request)
-    if request.mode is Mode.DECIDE:
-        check_messages(request.messages)
-        _check_decisions(request)
-    else:
-        check_turn(request.messages)
+    _check_input(request)
     if request.prompt.template is not None:
         require_id("prompt.template.name", request.prompt.template.name)
     _check_hints(request.hints)
@@ -66,6 +62,55 @@ def check_request(request: Request) -> None:
         _check_voting(request)
     if request.plan is not None:
         _check_plan_inputs(request.plan)
+
+
+def _check_input(request: Request) -> None:
+    if request.text_prompt:
+        _check_text_prompt(request)
+    elif request.mode is Mode.DECIDE:
+        check_messages(request.messages)
+        _check_decisions(request)
+    else:
+        check_turn(request.messages)
+
+
+def _check_text_prompt(request: Request) -> None:
+    if request.mode is not Mode.CHAT:
+        raise InvalidRequest(f"mode {request.mode} reads messages: send these in place of text_prompt, or use CHAT")
+    hints = replace(request.hints, tool_choice=ToolChoice(), max_tool_rounds=0, reasoning=Reasoning())
+    used = Request(
+        request.request_id,
+        request.mode,
+        messages=(),
+        trace_id=request.trace_id,
+        hints=hints,
+        output=request.output,
+        rules=request.rules,
+        semantic_intent=request.semantic_intent,
+        retry=request.retry,
+        tenant=request.tenant,
+        subject=request.subject,
+        is_background=request.is_background,
+        text_prompt=request.text_prompt,
+    )
+    if name := _first_difference(request.hints, hints):
+        raise InvalidRequest(f"text_prompt is continued as it is: leave hints.{name} unset, or send messages")
+    if name := _first_difference(request, used):
+        raise InvalidRequest(f"text_prompt is continued as it is: leave {name} unset, or send messages instead of it")
+    if request.output.citations is not None:
+        raise InvalidRequest("text_prompt has no sources to quote: leave output.citations unset, or send messages")
+    if request.output.schema_in_prompt is SchemaInPrompt.ON:
+        raise InvalidRequest(
+            "nothing is added to text_prompt: leave output.schema_in_prompt unset, or write the schema into the text"
+        )
+
+
+def _first_difference(sent: Request | Hints, used: Request | Hints) -> str:
+    """Return the first field whose values differ, by its name in the contract; empty when none does."""
+    names = [field.name for field in fields(sent) if getattr(sent, field.name) != getattr(used, field.name)]
+    if not names:
+        return ""
+    return _FIELD_NAMES.get(names[0], names[0])
 
 
 def _check_decisions(request: Request) -> None:
@@ -142,10 +187,9 @@ def _unused_by_decide(request: Request) -> str:
         subject=request.subject,
         decisions=request.decisions,
     )
-    unused = [field.name for field in fields(Request) if getattr(request, field.name) != getattr(used, field.name)]
-    if not unused:
+    name = _first_difference(request, used)
+    if not name:
         return ""
-    name = _FIELD_NAMES.get(unused[0], unused[0])
     return (
         f"mode DECIDE decides on the messages alone, and decodes nothing: leave {name} unset; of the hints it takes "
         "model and timeout"

@@ -72,7 +72,7 @@ class InferRequest(_message.Message):
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
-    """Raw text, continued as it is."""
+    """Raw text, continued as it is. Control tokens written in it (such as <|im_end|>) are read as such."""
     max_tokens: _builtins.int
     """Most output tokens per candidate; 0 is 2048 or what the context window leaves, whichever is less."""
     candidate_count: _builtins.int
@@ -544,7 +544,7 @@ class ScoreRequest(_message.Message):
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
-    """A raw prompt, without a chat template."""
+    """A raw prompt, without a chat template. Control tokens written in it are read as such."""
     @_builtins.property
     def chat(self) -> _generation_pb2.ChatPrompt:
         """A conversation, rendered by the model's template."""

@@ -229,6 +229,7 @@ class SystemRequest(_message.Message):
     KEEP_REQUEST_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    TEXT_PROMPT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
     with the same payload joins the running execution or returns the stored response; with another payload, or from
@@ -251,9 +252,15 @@ class SystemRequest(_message.Message):
     """
     keep_request: _builtins.bool
     """Keeps the request as long as its execution is kept: GetExecution returns it. Otherwise it is forgotten at the end."""
+    text_prompt: _builtins.str
+    """A raw prompt in place of messages (CHAT): the model continues this text as it is, without a chat template or a
+    system prompt. Of the other fields it goes with hints, output, rules, semantic_intent, retry, background,
+    keep_request and metadata; of the hints, tool_choice, max_tool_rounds and reasoning must be unset. A schema binds the
+    decoder, and is not shown to the model. A retry continues the same text again. The continuation may be empty.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """At least one; the last is the user's, or a tool result. In MODE_DECIDE it may be any."""
+        """At least one, unless text_prompt is set; the last is the user's, or a tool result. In MODE_DECIDE it may be any."""
 
     @_builtins.property
     def prompt(self) -> Global___SystemPrompt:
@@ -346,10 +353,11 @@ class SystemRequest(_message.Message):
         keep_request: _builtins.bool = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         decisions: _decision_pb2.Decisions | None = ...,
+        text_prompt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "decisions", b"decisions", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "text_prompt", b"text_prompt", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

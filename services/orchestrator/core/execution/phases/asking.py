@@ -36,6 +36,7 @@ def infer(run: Run, retry: int = 0) -> Infer:
         max_tokens=run.max_tokens,
         temperature=temperature,
         client_tools=run.request.client_tool_names,
+        text_prompt=run.request.text_prompt,
     )
 
 

@@ -57,9 +57,9 @@ def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Out
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Tell whether an answer is empty, except for an answer that a stop text ended at once."""
+    """Tell whether an answer is empty that may not be: a raw text may be at its end, or a stop text ends an answer."""
     was_stopped = bool(run.request.hints.stop) and not output.reasoning
-    return not output.content.strip() and not was_stopped
+    return not (output.content.strip() or was_stopped or run.request.text_prompt)
 
 
 def _calls_for_caller(run: Run, output: InferenceOutput) -> tuple[ToolCall, ...]:

@@ -18,7 +18,6 @@ from gateway.http.openai.answers import (
 from gateway.http.streams.blocks import discarded_after_sending
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.domain.text.json_text import dump_json
 
 _KIND = "chat.completion.chunk"
 
@@ -36,9 +35,9 @@ class ChoiceChunks:
         self._has_sent_calls = False
         self.response: execution_pb2.SystemResponse | None = None
 
-    def first(self) -> dict[str, Any]:
-        """Return the chunk that names the role."""
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Yield the chunk that names the role."""
+        yield self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an event.
@@ -90,11 +89,6 @@ class ChoiceChunks:
 def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
     """Return the chunk with the usage of all choices, which ends a stream whose client asked for it."""
     return {**heading.of(_KIND), "choices": [], "usage": usage_of(responses)}
-
-
-def sent_event(value: dict[str, Any]) -> str:
-    """Return a chunk, or an error, as a server-sent event."""
-    return f"data: {dump_json(value)}\n\n"
 
 
 def _call_delta(event: event_pb2.ExecutionEvent) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.openai.answers import Heading, call_of, completion_of, is_cut
+from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MetadataForm, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
 from gateway.http.openai.pages import page_of
@@ -43,13 +44,6 @@ def stored_chat_routes() -> list[Route]:
         Route(_ONE, _delete, methods=["DELETE"]),
         Route(f"{_ONE}/messages", _messages, methods=["GET"]),
     ]
-
-
-def choice_id(request_id: str, index: int) -> str:
-    """Return the request id of a choice, of which the first has that of the whole."""
-    if index == 0:
-        return request_id
-    return f"{request_id[:120]}.{index + 1}"
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:

@@ -1,0 +1,86 @@
+"""`/v1/chat/completions`: runs what clients of OpenAI's API ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
+from gateway.http.openai.answers import Heading, completion_of
+from gateway.http.openai.chats.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.chats.stored import ID_PREFIX, KIND
+from gateway.http.openai.choices import as_choice, execute_all, stream_all
+from gateway.http.openai.forms import ChatForm, read_form, require_model
+from gateway.http.openai.kept import keep
+from gateway.http.openai.requests import request_of
+from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+
+
+def chat_routes(settings: HttpSettings) -> list[Route]:
+    """Return the paths of chats."""
+
+    async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        value = read_object(body)
+        require_model(value)
+        chat = Chat(value, settings, request.scope["request_id"])
+        request.scope["request_id"] = chat.request_id
+        if chat.streams:
+            return chat.stream(client)
+        return JSONResponse(await chat.complete(client))
+
+    return [Route("/v1/chat/completions", create, methods=["POST"])]
+
+
+class Chat:
+    """One request of `/v1/chat/completions`.
+
+    Args:
+        value: The body as JSON; raises InvalidRequest where it is no request.
+        settings: Name the models, and bound the time.
+        request_id: Of the first choice; the others have its number behind it.
+    """
+
+    def __init__(self, value: Any, settings: HttpSettings, request_id: str) -> None:
+        self._form: ChatForm = read_form(value, ChatForm)
+        request = request_of(self._form, settings.alias_of(self._form.model), settings.call_s)
+        self.request_id = request.request_id or request_id
+        self._requests = [as_choice(request, self.request_id, index, index) for index in range(self._form.n or 1)]
+        self._heading = Heading(ID_PREFIX + self.request_id, self._form.model or "default", int(time.time()))
+        if self._form.store:
+            _keep(self._requests, self._heading, self._form)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants a stream."""
+        return bool(self._form.stream)
+
+    async def complete(self, client: AsyncClient) -> dict[str, Any]:
+        """Return the whole answer; raises PaganticError."""
+        return completion_of(self._heading, await execute_all(client, self._requests), self._form.ignored)
+
+    def stream(self, client: AsyncClient) -> AsyncGenerator[str, None]:
+        """Return the server-sent events of the answer."""
+        choices = [ChoiceChunks(self._heading, index, self._form.ignored) for index in range(len(self._requests))]
+        make_usage = partial(usage_chunk, self._heading) if self._form.includes_usage else None
+        return stream_all(client, self._requests, choices, make_usage)
+
+
+def _keep(requests: Sequence[execution_pb2.SystemRequest], heading: Heading, form: ChatForm) -> None:
+    """Have the executions of a chat kept: the first one is the chat."""
+    echo = {
+        "model": heading.model,
+        "created": heading.created_s,
+        "metadata": form.metadata or {},
+        "n": len(requests),
+    }
+    for index, request in enumerate(requests):
+        keep(request, KIND if index == 0 else f"{KIND}.choice", echo)

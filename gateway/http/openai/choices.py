@@ -1,0 +1,119 @@
+"""The choices of an answer: each is an execution of its own. Runs them together, whole or as one stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from gateway.http.failures import error_of
+from gateway.http.openai.answers import completed
+from gateway.http.openai.requests import SEEDS
+from gateway.http.streams.running import QUIET, QUIET_S, merge_events, run_all
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.text.json_text import dump_json
+
+_DONE = "data: [DONE]\n\n"
+MakeUsage = Callable[[Sequence[execution_pb2.SystemResponse]], dict[str, Any]]
+
+
+class Chunks(Protocol):
+    """The chunks of one choice, in the order of its events."""
+
+    response: execution_pb2.SystemResponse | None
+
+    def first(self) -> Iterator[dict[str, Any]]:
+        """Yield the chunks that the choice begins with."""
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of an event; raises PaganticError for an answer that failed."""
+
+
+def choice_id(request_id: str, index: int) -> str:
+    """Return the request id of a choice, of which the first has that of the whole."""
+    if index == 0:
+        return request_id
+    return f"{request_id[:120]}.{index + 1}"
+
+
+def as_choice(
+    request: execution_pb2.SystemRequest, request_id: str, index: int, number: int
+) -> execution_pb2.SystemRequest:
+    """Return the request of a choice under an id of its own, and with a seed that no other of its prompt has.
+
+    Args:
+        request: What is asked of its prompt.
+        request_id: Of the whole.
+        index: Of the choice among all.
+        number: Of the choice among those of its prompt, from 0.
+    """
+    own = execution_pb2.SystemRequest()
+    own.CopyFrom(request)
+    own.request_id = choice_id(request_id, index)
+    if number and own.hints.HasField("seed"):
+        own.hints.seed = (own.hints.seed + number) % SEEDS
+    return own
+
+
+async def execute_all(
+    client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest]
+) -> list[execution_pb2.SystemResponse]:
+    """Return the responses of all choices; raises PaganticError of the first that fails, and stops the others."""
+    return await run_all([_execute(client, request) for request in requests])
+
+
+async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
+    return completed(await client.execute(request))
+
+
+async def stream_all(
+    client: AsyncClient,
+    requests: Sequence[execution_pb2.SystemRequest],
+    choices: Sequence[Chunks],
+    make_usage: MakeUsage | None,
+) -> AsyncGenerator[str, None]:
+    """Yield server-sent events; an error after the first one is an event, too. Raises an error before it.
+
+    Args:
+        client: Of the orchestrator.
+        requests: One for each choice; the first has the id of the whole.
+        choices: Make the chunks of each.
+        make_usage: Makes the chunk with the usage of all responses; None for a stream without it.
+    """
+    has_begun = False
+    try:
+        async with aclosing(_events(client, requests, choices)) as events:
+            async for event in events:
+                has_begun = True
+                yield event
+    except PaganticError as error:
+        if not has_begun:
+            raise
+        yield _event({"error": error_of(error, requests[0].request_id)})
+    else:
+        if make_usage is not None:
+            yield _event(make_usage([choice.response for choice in choices if choice.response is not None]))
+    yield _DONE
+
+
+async def _events(
+    client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest], choices: Sequence[Chunks]
+) -> AsyncGenerator[str, None]:
+    """Yield the events of the answer; raises PaganticError."""
+    openings = [_event(chunk) for choice in choices for chunk in choice.first()]
+    async with aclosing(merge_events([client.stream(request) for request in requests], QUIET_S)) as events:
+        async for one in events:
+            while openings:
+                yield openings.pop(0)
+            if one is None:
+                yield QUIET
+                continue
+            position, event = one
+            for chunk in choices[position].of(event):
+                yield _event(chunk)
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {dump_json(value)}\n\n"

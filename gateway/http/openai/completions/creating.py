@@ -1,0 +1,54 @@
+"""`/v1/completions`: runs what clients of OpenAI's API ask for."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_object
+from gateway.http.openai.answers import Heading
+from gateway.http.openai.choices import as_choice, execute_all, stream_all
+from gateway.http.openai.completions.answers import ID_PREFIX, ContinuationChunks, ContinuationHead
+from gateway.http.openai.completions.forms import CompletionForm
+from gateway.http.openai.completions.requests import completion_requests_of
+from gateway.http.openai.forms import read_form, require_model
+from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+
+
+def completion_routes(settings: HttpSettings) -> list[Route]:
+    """Return the path that continues raw texts."""
+
+    async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        value = read_object(body)
+        require_model(value)
+        form = read_form(value, CompletionForm)
+        asked = completion_requests_of(form, settings.alias_of(form.model), settings.call_s)
+        request_id = request.scope["request_id"] = asked[0].request_id or request.scope["request_id"]
+        requests = _choices_of(form, asked, request_id)
+        heading = Heading(ID_PREFIX + request_id, form.model or "default", int(time.time()))
+        echoes = [one.text_prompt if form.echo else "" for one in requests]
+        head = ContinuationHead(heading, echoes, form.ignored)
+        if not form.stream:
+            return JSONResponse(head.whole(await execute_all(client, requests)))
+        chunks = [ContinuationChunks(head, index) for index in range(len(requests))]
+        return stream_all(client, requests, chunks, head.usage if form.includes_usage else None)
+
+    return [Route("/v1/completions", create, methods=["POST"])]
+
+
+def _choices_of(
+    form: CompletionForm, asked: list[execution_pb2.SystemRequest], request_id: str
+) -> list[execution_pb2.SystemRequest]:
+    """Return a request for each choice: those of the first prompt, then those of the next."""
+    count = form.choices_per_prompt
+    return [
+        as_choice(one, request_id, place * count + number, number)
+        for place, one in enumerate(asked)
+        for number in range(count)
+    ]

@@ -1,0 +1,76 @@
+"""A request of `/v1/completions` as SystemRequests, one for each prompt."""
+
+from __future__ import annotations
+
+from gateway.http.openai.completions.forms import CompletionForm
+from gateway.http.openai.forms import MAX_CHOICES, AnswerForm, texts_of
+from gateway.http.openai.requests import read_extension, set_answer
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.errors import InvalidRequest
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's document says so.
+
+
+def completion_requests_of(form: CompletionForm, alias: str, call_s: float) -> list[execution_pb2.SystemRequest]:
+    """Return the requests that a form asks for, in the order of its prompts.
+
+    Raises InvalidRequest for what cannot be done. The arguments are those of `text_request_of`.
+    """
+    prompts = _prompts_of(form)
+    _check_choices(form, len(prompts))
+    if form.suffix:
+        raise InvalidRequest("suffix is set: models here continue texts and do not fill in, so leave suffix out")
+    if form.echo and form.logprobs is not None:
+        raise InvalidRequest(
+            "echo and logprobs are both set: the log-probabilities of the prompt are not known, so leave one of them "
+            "out"
+        )
+    return [_request_of(form, prompt, alias, call_s) for prompt in prompts]
+
+
+def text_request_of(form: AnswerForm, prompt: str, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    """Return the request that continues a raw prompt; raises InvalidRequest for what cannot be done.
+
+    The field `pagantic` of the form is a SystemRequest as JSON, over which the other fields are laid.
+
+    Args:
+        form: What the client sent.
+        prompt: The text to continue.
+        alias: Of the model that the form names.
+        call_s: Longest time of the request, if it names no shorter one.
+    """
+    request = read_extension(form.pagantic or {})
+    request.text_prompt = prompt
+    set_answer(request, form, alias, call_s)
+    if not request.mode:
+        request.mode = execution_pb2.MODE_CHAT
+    return request
+
+
+def _request_of(form: CompletionForm, prompt: str, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    request = text_request_of(form, prompt, alias, call_s)
+    request.hints.max_tokens = request.hints.max_tokens or DEFAULT_MAX_TOKENS
+    if form.logprobs is not None:
+        request.hints.top_logprobs = form.logprobs
+    return request
+
+
+def _prompts_of(form: CompletionForm) -> list[str]:
+    prompts = texts_of("prompt", form.prompt or "")
+    if not prompts or not all(prompts):
+        raise InvalidRequest("prompt is missing, or has an empty text: send the text to continue, or a list of texts")
+    return prompts
+
+
+def _check_choices(form: CompletionForm, prompt_count: int) -> None:
+    count = prompt_count * form.choices_per_prompt
+    if count > MAX_CHOICES:
+        raise InvalidRequest(
+            f"{prompt_count} prompts with n {form.choices_per_prompt} ask for {count} answers, at most {MAX_CHOICES} "
+            "are given: send fewer prompts at once, or lower n"
+        )
+    if form.best_of not in (None, 0, form.choices_per_prompt):
+        raise InvalidRequest(
+            f"best_of is {form.best_of} and n is {form.choices_per_prompt}: answers are not ranked, so leave best_of "
+            "out"
+        )
