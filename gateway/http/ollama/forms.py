@@ -66,7 +66,7 @@ class ToolCallForm(Form):
     function: CalledForm
 
 
-class TurnForm(Form):
+class OllamaTurnForm(Form):
     """A message of the conversation so far."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -81,7 +81,7 @@ class TurnForm(Form):
 class OllamaChatForm(OllamaForm):
     """A request of `/api/chat`."""
 
-    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[OllamaTurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[ToolForm] | None = None
 
 

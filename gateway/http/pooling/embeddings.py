@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_object
+from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.forms import Form, read_form
 from gateway.http.settings import HttpSettings
+from gateway.http.shapes.pooling import EmbeddingList
 from gateway.http.streams.running import Answer
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic_common.client import AsyncClient
@@ -33,7 +34,10 @@ class EmbeddingForm(Form):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-def embedding_routes(settings: HttpSettings) -> list[Route]:
+_CREATE = Operation(Tag.OPENAI, "createEmbeddings", "Make vectors of texts.", EmbeddingForm, EmbeddingList)
+
+
+def embedding_routes(settings: HttpSettings) -> list[DescribedRoute]:
     """Return the path of vectors."""
 
     async def create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
@@ -41,7 +45,7 @@ def embedding_routes(settings: HttpSettings) -> list[Route]:
         response = await client.embed(texts_of(form.input), model=settings.alias_of(form.model))
         return JSONResponse(embeddings_of(form, response))
 
-    return [Route("/v1/embeddings", create, methods=["POST"])]
+    return [DescribedRoute("POST", "/v1/embeddings", create, _CREATE)]
 
 
 def texts_of(given: str | Sequence[Any]) -> list[str]:

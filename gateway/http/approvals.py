@@ -1,0 +1,101 @@
+"""Approvals over HTTP: the tool calls that wait for a decision, and the decisions about them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from gateway.http.bodies import read_count, read_object
+from gateway.http.document.operations import DescribedRoute, Operation, Parameter, Tag
+from gateway.http.native import plain
+from gateway.http.openai.forms import Form, read_form
+from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import approval_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import NotFound
+
+MAX_PAGE = 500
+MAX_REASON_CHARS = 500
+
+
+class ApprovalForm(Form):
+    """A decision about a call; the fields are those of ResolveApprovalRequest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decision: Literal["APPROVAL_DECISION_APPROVED", "APPROVAL_DECISION_REJECTED"]
+    arguments_json: str = ""
+    reason: Annotated[str, Field(max_length=MAX_REASON_CHARS)] = ""
+
+
+_LIST = Operation(
+    Tag.NATIVE,
+    "listApprovals",
+    "List the tool calls that wait for a decision, the oldest first.",
+    answer=pb.ListApprovalsResponse.DESCRIPTOR,
+    parameters=(
+        Parameter("request_id", {"type": "string"}, "Only calls of this execution."),
+        Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most calls; 0 is 50."),
+        Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+    ),
+)
+_GET = Operation(
+    Tag.NATIVE,
+    "getApproval",
+    "Get a tool call that waits for a decision.",
+    answer=approval_pb2.Approval.DESCRIPTOR,
+)
+_DECIDE = Operation(
+    Tag.NATIVE,
+    "resolveApproval",
+    "Approve or reject a tool call.",
+    ApprovalForm,
+    approval_pb2.Approval.DESCRIPTOR,
+)
+
+
+def approval_routes() -> list[DescribedRoute]:
+    """Return the paths of approvals; a call is named by its execution and its own id."""
+    one = "/v1/approvals/{request_id}/{tool_call_id}"
+    return [
+        DescribedRoute("GET", "/v1/approvals", _list, _LIST),
+        DescribedRoute("GET", one, _retrieve, _GET),
+        DescribedRoute("POST", f"{one}/decision", _decide, _DECIDE),
+    ]
+
+
+async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    query = request.query_params
+    wanted = pb.ListApprovalsRequest(
+        request_id=query.get("request_id", ""),
+        page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
+        page_token=query.get("page_token", ""),
+    )
+    return JSONResponse(plain(await client.list_approvals_page(wanted)))
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    request_id, call_id = request.path_params["request_id"], request.path_params["tool_call_id"]
+    for approval in await client.list_approvals(request_id=request_id):
+        if approval.tool_call_id == call_id:
+            return JSONResponse(plain(approval))
+    raise NotFound(
+        f"no call {call_id[:128]!r} of execution {request_id[:128]!r} waits: GET /v1/executions/ID/timeline has the "
+        "decisions that were made"
+    )
+
+
+async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    form = read_form(read_object(body), ApprovalForm)
+    decision = pb.ResolveApprovalRequest(
+        request_id=request.path_params["request_id"],
+        tool_call_id=request.path_params["tool_call_id"],
+        decision=approval_pb2.ApprovalDecision.Value(form.decision),
+        arguments_json=form.arguments_json,
+        reason=form.reason,
+    )
+    return JSONResponse(plain(await client.resolve_approval(decision)))
