@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.http.dialects import dialect_of
 from gateway.http.document.operations import Access, DescribedRoute
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
+from gateway.http.measuring import ROUTE, Streams
 from gateway.http.probes import PROBES
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, until_left
@@ -49,14 +50,20 @@ class HttpApp:
         self._settings = settings
         self._is_ready = is_ready
         self.entry = Entry(settings)
+        self.streams = Streams()
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if scope["type"] != "http":
             return
+        with self.streams.measuring(scope, send) as measured:
+            await self._serve(scope, receive, measured)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         for probe in PROBES:
             if scope["path"] == probe.path:
+                scope[ROUTE] = probe.path
                 await (await probe.endpoint(self._is_ready))(scope, receive, send)
                 return
         request = Request(scope)
@@ -84,6 +91,7 @@ class HttpApp:
             match, child = route.matches(scope)
             if match is Match.FULL:
                 scope.update(child)
+                scope[ROUTE] = route.path_format
                 return route
             if match is Match.PARTIAL:
                 allowed |= route.methods or set()

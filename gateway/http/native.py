@@ -30,6 +30,7 @@ _CREATE = Operation(
     execution_pb2.SystemRequest.DESCRIPTOR,
     execution_pb2.SystemResponse.DESCRIPTOR,
     event_pb2.ExecutionEvent.DESCRIPTOR,
+    makes="request_id",
 )
 _GET = Operation(
     Tag.NATIVE,

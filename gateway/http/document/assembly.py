@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from starlette.convertors import PathConvertor
+
 from gateway.http.document.failures import error_shape_of, failure_responses, failures_of
 from gateway.http.document.operations import (
     JSON,
@@ -30,7 +32,9 @@ _REQUEST_ID = {
         "schema": {"type": "string"},
     }
 }
-_PATH_SCHEMA = {"type": "string", "minLength": 1}
+# Names may have slashes; ids have the form that `pagantic_common.domain.ids` asks for.
+_NAME = {"type": "string", "minLength": 1}
+_ID = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}
 _ABOUT = (
     "The HTTP gateway: the APIs of OpenAI, Anthropic, Ollama, Cohere and Jina, and a native one, in front of the "
     "orchestrator. A key is needed where the gateway or the orchestrator asks for one."
@@ -42,7 +46,7 @@ def document_of(routes: Sequence[DescribedRoute], version: str, *, needs_key: bo
     keys = _KEYS if needs_key else [*_KEYS, {}]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path_format, {})[route.method.lower()] = _operation(route, keys)
+        paths.setdefault(route.path_format, {})[route.method.lower()] = _operation(route, routes, keys)
     return {
         "openapi": "3.1.0",
         "info": {"title": "pagantic", "version": version, "description": _ABOUT},
@@ -64,14 +68,16 @@ def _shapes_of(operations: Iterable[Operation]) -> Iterator[Shape]:
         yield error_shape_of(tag)
 
 
-def _operation(route: DescribedRoute, keys: list[dict[str, list[str]]]) -> dict[str, Any]:
+def _operation(
+    route: DescribedRoute, routes: Sequence[DescribedRoute], keys: list[dict[str, list[str]]]
+) -> dict[str, Any]:
     operation = route.operation
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag],
         "parameters": [*_path_parameters(route), *map(_parameter, operation.parameters)],
-        "responses": {"200": _answer(operation), **failures_of(operation), **_own_failures(operation)},
+        "responses": {"200": _answer(operation, routes), **failures_of(operation), **_own_failures(operation)},
         "security": keys if operation.access is Access.KEY else [],
     }
     if operation.form is not None:
@@ -80,8 +86,9 @@ def _operation(route: DescribedRoute, keys: list[dict[str, list[str]]]) -> dict[
 
 
 def _path_parameters(route: DescribedRoute) -> Iterator[dict[str, Any]]:
-    for name in route.param_convertors:
-        yield {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMA}
+    for name, convertor in route.param_convertors.items():
+        schema = _NAME if isinstance(convertor, PathConvertor) else _ID
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def _body(operation: Operation, form: Shape) -> dict[str, Any]:
     return {"required": not operation.may_be_empty, "content": {JSON: {"schema": schema}}}
 
 
-def _answer(operation: Operation) -> dict[str, Any]:
+def _answer(operation: Operation, routes: Sequence[DescribedRoute]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if operation.answer is None:
         content[operation.text_type] = {"schema": {"type": "string"}}
@@ -116,7 +123,18 @@ def _answer(operation: Operation) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
     if operation.access is Access.KEY:
         answer["headers"] = _REQUEST_ID
+    if operation.makes:
+        answer["links"] = dict(_links(operation, routes))
     return answer
+
+
+def _links(operation: Operation, routes: Sequence[DescribedRoute]) -> Iterator[tuple[str, Any]]:
+    """Yield the operations that take the id of an answer, each with the place that has it."""
+    place = "request_id" if operation.tag is Tag.NATIVE else "id"
+    for route in routes:
+        if operation.makes in route.param_convertors:
+            name = route.operation.name
+            yield name, {"operationId": name, "parameters": {operation.makes: f"$response.body#/{place}"}}
 
 
 def _own_failures(operation: Operation) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Operation:
         may_be_empty: Whether the body may be left out.
         text_type: The content type of an answer that is a text.
         access: What it asks of its caller.
+        makes: The parameter of other paths for which the id of the answer stands; empty for none.
     """
 
     tag: Tag
@@ -78,6 +79,7 @@ class Operation:
     may_be_empty: bool = field(default=False, kw_only=True)
     text_type: str = field(default="text/plain", kw_only=True)
     access: Access = field(default=Access.KEY, kw_only=True)
+    makes: str = field(default="", kw_only=True)
 
 
 class DescribedRoute(Route):

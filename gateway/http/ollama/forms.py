@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, ToolForm
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, ToolForm
 
 FILL_CONTEXT = -2  # Ollama reads this number of tokens as the rest of the context window, and -1 as no limit.
 
@@ -38,7 +38,7 @@ class OllamaForm(Form):
     think: bool | Literal["low", "medium", "high"] | None = None
     stream: bool | None = None
     images: list[Any] | None = None
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None
 
     @property
     def streams(self) -> bool:

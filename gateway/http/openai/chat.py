@@ -31,7 +31,14 @@ from pagantic_common.domain.errors import PaganticError
 _DONE = "data: [DONE]\n\n"
 
 _CREATE = Operation(
-    Tag.OPENAI, "createChat", "Answer a conversation.", ChatForm, ChatCompletion, ChatEvent, required=("model",)
+    Tag.OPENAI,
+    "createChat",
+    "Answer a conversation.",
+    ChatForm,
+    ChatCompletion,
+    ChatEvent,
+    required=("model",),
+    makes="completion_id",
 )
 
 

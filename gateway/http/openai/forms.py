@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
+from gateway.http.document.messages import REFERENCE
+from pagantic.orchestrator.v1.execution_pb2 import SystemRequest
 from pagantic_common.domain.errors import InvalidRequest
 
 MAX_CHOICES = 8
@@ -37,6 +39,8 @@ Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
     Field(max_length=MAX_NOTES),
 ]
+# The JSON of a SystemRequest, whose schema the document has.
+MoreFields = Annotated[dict[str, Any], WithJsonSchema({"$ref": f"{REFERENCE}{SystemRequest.DESCRIPTOR.full_name}"})]
 FormT = TypeVar("FormT", bound=Form)
 
 
@@ -167,7 +171,7 @@ class ChatForm(Form):
     modalities: list[str] | None = None
     store: bool | None = None
     metadata: Notes | None = None
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None
 
     @property
     def includes_usage(self) -> bool:

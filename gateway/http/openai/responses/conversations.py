@@ -29,7 +29,13 @@ NOTES = "openai.metadata"
 _ONE = "/v1/conversations/{conversation_id}"
 
 _CREATE = Operation(
-    Tag.OPENAI, "createConversation", "Make a conversation.", ConversationForm, Conversation, may_be_empty=True
+    Tag.OPENAI,
+    "createConversation",
+    "Make a conversation.",
+    ConversationForm,
+    Conversation,
+    may_be_empty=True,
+    makes="conversation_id",
 )
 _GET = Operation(Tag.OPENAI, "getConversation", "Get a conversation.", answer=Conversation)
 _UPDATE = Operation(

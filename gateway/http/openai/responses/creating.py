@@ -31,6 +31,7 @@ _CREATE = Operation(
     ResponseObject,
     ResponseEvent,
     required=("model",),
+    makes="response_id",
 )
 
 
