@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import read_count, read_object
+from gateway.http.bodies import read_count, read_message, read_object
 from gateway.http.document.operations import DescribedRoute, Operation, Parameter, Tag
 from gateway.http.native import plain
-from gateway.http.openai.forms import Form, read_form
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_PAGE = 500
-MAX_REASON_CHARS = 500
-
-
-class ApprovalForm(Form):
-    """A decision about a call; the fields are those of ResolveApprovalRequest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    decision: Literal["APPROVAL_DECISION_APPROVED", "APPROVAL_DECISION_REJECTED"]
-    arguments_json: str = ""
-    reason: Annotated[str, Field(max_length=MAX_REASON_CHARS)] = ""
 
 
 _LIST = Operation(
@@ -53,7 +38,7 @@ _DECIDE = Operation(
     Tag.NATIVE,
     "resolveApproval",
     "Approve or reject a tool call.",
-    ApprovalForm,
+    pb.ResolveApprovalRequest.DESCRIPTOR,
     approval_pb2.Approval.DESCRIPTOR,
 )
 
@@ -75,7 +60,8 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
         page_token=query.get("page_token", ""),
     )
-    return JSONResponse(plain(await client.list_approvals_page(wanted)))
+    page = await client.list_approvals_page(wanted)
+    return JSONResponse({"approvals": [plain(one) for one in page.approvals], "next_page_token": page.next_page_token})
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
@@ -90,12 +76,9 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
-    form = read_form(read_object(body), ApprovalForm)
-    decision = pb.ResolveApprovalRequest(
-        request_id=request.path_params["request_id"],
-        tool_call_id=request.path_params["tool_call_id"],
-        decision=approval_pb2.ApprovalDecision.Value(form.decision),
-        arguments_json=form.arguments_json,
-        reason=form.reason,
-    )
+    decision = read_message(read_object(body), pb.ResolveApprovalRequest)
+    for name, value in request.path_params.items():
+        if getattr(decision, name) not in ("", value):
+            raise InvalidRequest(f"{name} of the body is not {value[:128]!r} as in the path: leave it out of the body")
+        setattr(decision, name, value)
     return JSONResponse(plain(await client.resolve_approval(decision)))

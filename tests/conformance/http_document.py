@@ -1,7 +1,7 @@
 """`python -m tests.conformance.http_document`: requests that Schemathesis generates from the gateway's own document.
 
-The answers come from scripted services, through a real orchestrator. No answer may be another than the document says, and
-none an error of the server. Schemathesis is installed in a temporary folder, because nothing else needs it.
+The answers come from scripted services, through a real orchestrator. Answers must be as the document says, and none an
+error of the server. Schemathesis is installed in a temporary folder, because nothing else needs it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def problems_of(schema, value):
 
 
 async def check_answer(response):
-    """Fail for an answer that is another than the document says; one to a path or a method that is unknown may be any."""
+    """Fail for an answer that is not as the document says; what it does not know may be answered in any way."""
     operation = operation_of(response.request.method, response.request.url.path)
     if operation is None:
         return

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from google.protobuf import json_format
-
+from gateway.http.bodies import read_message
 from gateway.http.openai.forms import (
     CallForm,
     ChatForm,
@@ -86,10 +85,7 @@ def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
     """Return the SystemRequest that the field `pagantic` of a form has as JSON; raises InvalidRequest."""
     if "messages" in fields:
         raise InvalidRequest("pagantic.messages is set: the messages are those of the request itself")
-    try:
-        request = json_format.ParseDict(dict(fields), execution_pb2.SystemRequest())
-    except (json_format.ParseError, TypeError, ValueError) as error:
-        raise InvalidRequest(f"pagantic is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
+    request = read_message(dict(fields), execution_pb2.SystemRequest, "pagantic")
     if request.request_id:
         require_id("pagantic.request_id", request.request_id)  # a header of the response has it
     return request

@@ -60,6 +60,7 @@ async def test_a_call_waits_until_it_is_decided(served, decision, sent, called):
         ({"decision": "APPROVAL_DECISION_APPROVED", "why": "so"}, "why"),
         ({"decision": "APPROVAL_DECISION_APPROVED", "arguments_json": "5"}, "arguments_json"),
         ({"decision": "APPROVAL_DECISION_REJECTED", "reason": "x" * 501}, "reason"),
+        ({"decision": "APPROVAL_DECISION_APPROVED", "tool_call_id": "c2"}, "tool_call_id"),
         ({}, "decision"),
     ],
 )
