@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import tempfile
 import venv
@@ -23,19 +24,20 @@ from tests.support.scripted_services import ScriptedInference, answer, scripted_
 
 PACKAGE = "schemathesis==4.32.5"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-OPERATIONS = 46
-# A request may take so long; those that wait for nothing are far shorter.
+# A request may take so long; nothing that is generated waits for anything.
 CALL_S = 20.0
 
 
 def prepare(folder: Path) -> Path:
-    """Return a Schemathesis that was installed in a folder."""
+    """Return a Schemathesis that is installed in a folder."""
     venv.create(folder / "venv", with_pip=True)
-    return folder / "venv" / "bin" / "st"
+    programs = folder / "venv" / "bin"
+    subprocess.run([str(programs / "python"), "-m", "pip", "-q", "install", PACKAGE], check=True)
+    return programs / "st"
 
 
-async def run(program: Path, cases: int, arguments: list[str]) -> int:
-    """Serve, send about so many cases, and return the exit status of Schemathesis."""
+async def run(program: Path, examples: int, arguments: list[str]) -> int:
+    """Serve, send so many cases to each path, and return the exit status of Schemathesis."""
     inference = ScriptedInference()
     inference.outputs = Endless([answer(), answer()])
     settings = HttpSettings(drain_s=0, call_s=CALL_S, models={"*": ""})
@@ -46,7 +48,7 @@ async def run(program: Path, cases: int, arguments: list[str]) -> int:
             serving_app(app, settings) as url,
         ):
             document = str(httpx.URL(url).copy_with(path="/openapi.json"))
-            options = ["--checks", CHECKS, "--max-examples", str(cases), "--no-color"]
+            options = ["--checks", CHECKS, "--phases", "fuzzing", "--max-examples", str(examples), "--no-color"]
             tests = await asyncio.create_subprocess_exec(
                 str(program), "run", document, *options, *arguments, cwd=folder
             )
@@ -57,9 +59,12 @@ def main() -> int:
     """Run the program."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.http_document", description=__doc__)
     parser.add_argument("--program", type=Path, help="a Schemathesis, in place of installing one")
-    parser.add_argument("--examples", type=int, default=100, help="generated cases of each operation and phase")
+    parser.add_argument("--examples", type=int, default=100, help="generated cases for each path")
     options, arguments = parser.parse_known_args()
-    return asyncio.run(run(options.program, options.examples, arguments))
+    if options.program is not None:
+        return asyncio.run(run(options.program, options.examples, arguments))
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(prepare(Path(folder)), options.examples, arguments))
 
 
 if __name__ == "__main__":
