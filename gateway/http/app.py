@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.dialects import dialect_of
 from gateway.http.document.operations import Access, DescribedRoute
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
-from gateway.http.measuring import ROUTE, Streams
-from gateway.http.probes import PROBES
+from gateway.http.native.probes import PROBES
+from gateway.http.routing.dialects import dialect_of
+from gateway.http.routing.measuring import ROUTE, Streams
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, until_left
 from gateway.web.bodies import read_body
@@ -76,7 +76,7 @@ class HttpApp:
                     self.entry.check_key(request)
                 settings = self._settings
                 body = await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
-                await until_left(receive, self._answer(route.endpoint, request, body, send))
+                await until_left(receive, self._answer(route.route.endpoint, request, body, send))
         except ClientDisconnect:
             return
         except Refusal as refusal:
@@ -87,16 +87,16 @@ class HttpApp:
     def _route_of(self, scope: Scope) -> DescribedRoute:
         """Return the route that answers a request; raises Refusal for a path or method that there is not."""
         allowed: set[str] = set()
-        for route in self._routes:
-            match, child = route.matches(scope)
+        for described in self._routes:
+            match, child = described.route.matches(scope)
             if match is Match.FULL:
                 scope.update(child)
-                scope[ROUTE] = route.path_format
-                return route
+                scope[ROUTE] = described.path
+                return described
             if match is Match.PARTIAL:
-                allowed |= route.methods or set()
+                allowed.add(described.method)
         if allowed:
-            methods = sorted(allowed - {"HEAD"})
+            methods = sorted(allowed)
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 

@@ -12,6 +12,8 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
+# Where the document of the API has the schemas of bodies.
+SCHEMAS = "#/components/schemas/"
 MessageT = TypeVar("MessageT", bound=Message)
 
 

@@ -11,8 +11,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
-from gateway.http.measuring import report_load
-from gateway.http.paths import routes_of
+from gateway.http.routing.measuring import report_load
+from gateway.http.routing.paths import routes_of
 from gateway.http.settings import HttpSettings
 from gateway.web.callers import Callers
 from gateway.web.serving import log_to_stderr, serve_app

@@ -8,8 +8,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.http.document.assembly import document_of
 from gateway.http.document.operations import JSON, JSON_LINES, SENT_EVENTS
-from gateway.http.paths import routes_of
-from gateway.http.probes import PROBES
+from gateway.http.routing.paths import routes_of
 from gateway.http.settings import HttpSettings
 
 STREAMS = (SENT_EVENTS, JSON_LINES)
@@ -18,7 +17,7 @@ STREAMS = (SENT_EVENTS, JSON_LINES)
 @cache
 def the_document():
     """Return the document of a gateway without settings, as JSON has it."""
-    made = document_of([*routes_of(HttpSettings()), *PROBES], "0", needs_key=False)
+    made = document_of(routes_of(HttpSettings()), "0", needs_key=False)
     return json.loads(json.dumps(made))
 
 

@@ -8,21 +8,20 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from gateway.http.document.operations import DescribedRoute
-from gateway.http.openai.models import ANTHROPIC_VERSION, GET, LIST, MODEL_PATH, find_model, list_models
+from gateway.http.openai.models import find_model, list_models
 from gateway.http.openai.pages import list_of
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
-VERSION_HEADER = ANTHROPIC_VERSION.name
+VERSION_HEADER = "anthropic-version"
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 
 
-class _OwnRoute(DescribedRoute):
+class _OwnRoute(Route):
     """A path for clients of this API alone: a later route answers the others."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -32,7 +31,7 @@ class _OwnRoute(DescribedRoute):
         return super().matches(scope)
 
 
-def own_model_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def own_model_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of models, which come before those of OpenAI's API."""
 
     async def every(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
@@ -44,7 +43,7 @@ def own_model_routes(settings: HttpSettings) -> list[DescribedRoute]:
     async def one(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         return JSONResponse(_model(await find_model(client, settings, request.path_params["name"])))
 
-    return [_OwnRoute("GET", "/v1/models", every, LIST), _OwnRoute("GET", MODEL_PATH, one, GET)]
+    return [_OwnRoute("/v1/models", every, methods=["GET"]), _OwnRoute("/v1/models/{name:path}", one, methods=["GET"])]
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def document_of(routes: Sequence[DescribedRoute], version: str, *, needs_key: bo
     keys = _KEYS if needs_key else [*_KEYS, {}]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path_format, {})[route.method.lower()] = _operation(route, routes, keys)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, routes, keys)
     return {
         "openapi": "3.1.0",
         "info": {"title": "pagantic", "version": version, "description": _ABOUT},
@@ -86,7 +86,7 @@ def _operation(
 
 
 def _path_parameters(route: DescribedRoute) -> Iterator[dict[str, Any]]:
-    for name, convertor in route.param_convertors.items():
+    for name, convertor in route.route.param_convertors.items():
         schema = _NAME if isinstance(convertor, PathConvertor) else _ID
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
@@ -132,7 +132,7 @@ def _links(operation: Operation, routes: Sequence[DescribedRoute]) -> Iterator[t
     """Yield the operations that take the id of an answer, each with the place that has it."""
     place = "request_id" if operation.tag is Tag.NATIVE else "id"
     for route in routes:
-        if operation.makes in route.param_convertors:
+        if operation.makes in route.route.param_convertors:
             name = route.operation.name
             yield name, {"operationId": name, "parameters": {operation.makes: f"$response.body#/{place}"}}
 

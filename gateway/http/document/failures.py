@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from gateway.http.document.operations import JSON, Access, Operation, Tag
 from gateway.http.document.schemas import reference_to
-from gateway.http.shapes.errors import AnthropicError, ModelError, OllamaError, OpenAIError
+from gateway.http.document.shapes.errors import AnthropicError, ModelError, OllamaError, OpenAIError
 
 _SHAPES: MappingProxyType[Tag, type[BaseModel]] = MappingProxyType(
     {Tag.ANTHROPIC: AnthropicError, Tag.OLLAMA: OllamaError, Tag.MODELS: ModelError}

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
 
+from gateway.http.bodies import SCHEMAS
+
 Schema = dict[str, Any]
 
-REFERENCE = "#/components/schemas/"
 _INFINITIES = ["NaN", "Infinity", "-Infinity"]
 _UNSIGNED_64: Schema = {"type": "string", "pattern": "^[0-9]{1,20}$"}
 _SIGNED_64: Schema = {"type": "string", "pattern": "^-?[0-9]{1,19}$"}
@@ -83,7 +84,7 @@ def _value_schema(field: FieldDescriptor) -> Schema:
         return {"enum": [value.name for value in cast("EnumDescriptor", field.enum_type).values]}
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         name = _message_of(field).full_name
-        return _WELL_KNOWN.get(name) or {"$ref": REFERENCE + name}
+        return _WELL_KNOWN.get(name) or {"$ref": SCHEMAS + name}
     return _KINDS[field.type]
 
 

@@ -1,8 +1,8 @@
-"""What a path says of itself: each route is declared with the form that it takes and the answer that it gives."""
+"""What a path says of itself: the form that it takes, and the answer that it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -82,10 +82,34 @@ class Operation:
     makes: str = field(default="", kw_only=True)
 
 
-class DescribedRoute(Route):
+Operations = Mapping[tuple[str, str], Operation]  # by method and path
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedRoute:
     """A path with one method, and what it does."""
 
-    def __init__(self, method: str, path: str, endpoint: Callable[..., Awaitable[Any]], operation: Operation) -> None:
-        super().__init__(path, endpoint, methods=[method])
-        self.method = method
-        self.operation = operation
+    route: Route
+    method: str
+    operation: Operation
+
+    @property
+    def path(self) -> str:
+        """The path, in which parameters stand in braces."""
+        return self.route.path_format
+
+
+def describe(routes: Iterable[Route], operations: Operations) -> list[DescribedRoute]:
+    """Return routes with what they do; raises LookupError for one that says nothing of itself."""
+    return [
+        DescribedRoute(route, method, _operation_of(method, route, operations))
+        for route in routes
+        for method in sorted((route.methods or set()) - {"HEAD"})
+    ]
+
+
+def _operation_of(method: str, route: Route, operations: Operations) -> Operation:
+    operation = operations.get((method, route.path_format))
+    if operation is None:
+        raise LookupError(f"{method} {route.path_format} has no operation: gateway/http/document/tables lists them")
+    return operation

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from gateway.http.document.messages import REFERENCE
+from gateway.http.bodies import SCHEMAS
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -37,12 +37,19 @@ def page_of(document: Mapping[str, Any]) -> str:
 
 def _tags(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the paths of each API."""
+    responses = document["components"]["responses"]
     for tag in document["tags"]:
         yield f"<h2>{escape(tag['name'])}</h2>"
-        for path, methods in document["paths"].items():
-            for method, operation in methods.items():
-                if tag["name"] in operation["tags"]:
-                    yield from _operation(method, path, operation, document["components"]["responses"])
+        for method, path, operation in _operations(document, tag["name"]):
+            yield from _operation(method, path, operation, responses)
+
+
+def _operations(document: Mapping[str, Any], tag: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the methods and paths of an API, each with what it does."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if tag in operation["tags"]:
+                yield method, path, operation
 
 
 def _operation(
@@ -93,7 +100,7 @@ def _code(schema: Mapping[str, Any]) -> str:
 
 def _linked(text: str) -> str:
     """Return escaped JSON with links in place of references."""
-    parts = text.split(f"&quot;{REFERENCE}")
+    parts = text.split(f"&quot;{SCHEMAS}")
     linked = [parts[0]]
     for part in parts[1:]:
         name, _, rest = part.partition("&quot;")

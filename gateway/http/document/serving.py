@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from gateway.http.document.assembly import document_of
-from gateway.http.document.operations import JSON, Access, DescribedRoute, Operation, Tag
+from gateway.http.document.operations import JSON, DescribedRoute
 from gateway.http.document.page import POLICY, page_of
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.shape import AnswerShape
 from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.settings import Auth
 
 
-class OpenApiDocument(AnswerShape):
-    """This document."""
-
-    openapi: str
-    info: dict[str, Any]
-    paths: dict[str, Any]
-
-
-def document_routes(others: Sequence[DescribedRoute], settings: HttpSettings) -> list[DescribedRoute]:
-    """Return the paths of the document, which has these paths and its own."""
+def document_routes(describe_all: Callable[[], Sequence[DescribedRoute]], settings: HttpSettings) -> list[Route]:
+    """Return the paths of the document; `describe_all` gives the routes that it has, these among them."""
 
     @cache
     def document() -> dict[str, Any]:
-        return document_of([*others, *routes], version("pagantic"), needs_key=settings.auth is Auth.KEYS)
+        return document_of(describe_all(), version("pagantic"), needs_key=settings.auth is Auth.KEYS)
 
     @cache
     def text() -> str:
@@ -50,20 +42,4 @@ def document_routes(others: Sequence[DescribedRoute], settings: HttpSettings) ->
     async def show_page(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
         return HTMLResponse(page(), headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff"})
 
-    routes = [
-        DescribedRoute(
-            "GET",
-            "/openapi.json",
-            show_document,
-            Operation(
-                Tag.DOCUMENT, "getDocument", "The document of this API.", answer=OpenApiDocument, access=Access.OPEN
-            ),
-        ),
-        DescribedRoute(
-            "GET",
-            "/docs",
-            show_page,
-            Operation(Tag.DOCUMENT, "getPage", "The same, as a page.", text_type="text/html", access=Access.OPEN),
-        ),
-    ]
-    return routes
+    return [Route("/openapi.json", show_document, methods=["GET"]), Route("/docs", show_page, methods=["GET"])]

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object, take_request_id
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.ollama.answers import LineHead, whole_of
 from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm
 from gateway.http.ollama.requests import chat_request_of, generate_request_of
@@ -16,17 +16,13 @@ from gateway.http.ollama.stream import AnswerLines
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.ollama import OllamaChat, OllamaChatLine, OllamaText, OllamaTextLine
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import encode_lines, send_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 
-_CHAT = Operation(Tag.OLLAMA, "ollamaChat", "Answer a conversation.", OllamaChatForm, OllamaChat, OllamaChatLine)
-_GENERATE = Operation(Tag.OLLAMA, "ollamaGenerate", "Answer a prompt.", GenerateForm, OllamaText, OllamaTextLine)
 
-
-def answer_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def answer_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths that make answers."""
 
     async def chat(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -39,10 +35,7 @@ def answer_routes(settings: HttpSettings) -> list[DescribedRoute]:
         made = generate_request_of(form, settings.alias_of(form.model), settings.call_s)
         return await _answer(client, request, form, made)
 
-    return [
-        DescribedRoute("POST", "/api/chat", chat, _CHAT),
-        DescribedRoute("POST", "/api/generate", generate, _GENERATE),
-    ]
+    return [Route("/api/chat", chat, methods=["POST"]), Route("/api/generate", generate, methods=["POST"])]
 
 
 async def _answer(client: AsyncClient, request: Request, form: OllamaForm, sent: execution_pb2.SystemRequest) -> Answer:

@@ -7,14 +7,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.ollama.forms import ShowForm
 from gateway.http.openai.forms import read_form
 from gateway.http.openai.models import find_model, list_models
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.ollama import OllamaModelList, OllamaVersion, ShownModel
 from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
@@ -33,12 +32,8 @@ _DETAILS = {
 # Ollama has names of its own for what the inference service says that models can do.
 _CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
 
-_TAGS = Operation(Tag.OLLAMA, "ollamaTags", "List the models.", answer=OllamaModelList)
-_SHOW = Operation(Tag.OLLAMA, "ollamaShow", "Show a model.", ShowForm, ShownModel)
-_VERSION = Operation(Tag.OLLAMA, "ollamaVersion", "Tell the version of the API.", answer=OllamaVersion)
 
-
-def model_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def model_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of models and of the version."""
 
     async def tags(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
@@ -56,9 +51,9 @@ def model_routes(settings: HttpSettings) -> list[DescribedRoute]:
         return JSONResponse({"version": API_VERSION})
 
     return [
-        DescribedRoute("GET", "/api/tags", tags, _TAGS),
-        DescribedRoute("POST", "/api/show", show, _SHOW),
-        DescribedRoute("GET", "/api/version", version, _VERSION),
+        Route("/api/tags", tags, methods=["GET"]),
+        Route("/api/show", show, methods=["POST"]),
+        Route("/api/version", version, methods=["GET"]),
     ]
 
 

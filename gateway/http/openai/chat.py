@@ -11,9 +11,9 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.failures import error_of
 from gateway.http.openai.answers import Heading, completed, completion_of
 from gateway.http.openai.chunks import ChoiceChunks, usage_chunk
@@ -22,7 +22,6 @@ from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import request_of
 from gateway.http.openai.stored_chats import ID_PREFIX, KIND, choice_id
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.chats import ChatCompletion, ChatEvent
 from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
@@ -30,19 +29,8 @@ from pagantic_common.domain.errors import PaganticError
 
 _DONE = "data: [DONE]\n\n"
 
-_CREATE = Operation(
-    Tag.OPENAI,
-    "createChat",
-    "Answer a conversation.",
-    ChatForm,
-    ChatCompletion,
-    ChatEvent,
-    required=("model",),
-    makes="completion_id",
-)
 
-
-def chat_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def chat_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of chats."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -54,7 +42,7 @@ def chat_routes(settings: HttpSettings) -> list[DescribedRoute]:
             return chat.stream(client)
         return JSONResponse(await chat.complete(client))
 
-    return [DescribedRoute("POST", "/v1/chat/completions", create, _CREATE)]
+    return [Route("/v1/chat/completions", create, methods=["POST"])]
 
 
 class Chat:

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object, take_request_id
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.answers import extension_of
 from gateway.http.openai.decision_forms import (
     MAX_ANSWERS,
@@ -24,7 +24,6 @@ from gateway.http.openai.decision_forms import (
 from gateway.http.openai.forms import read_form
 from gateway.http.openai.requests import bound_time, read_extension
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.responses import DecisionList
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
@@ -47,10 +46,8 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 AnswerT = TypeVar("AnswerT", ChoiceOption, ScoreLevel)
 
-_DECIDE = Operation(Tag.OPENAI, "decide", "Answer questions about an input.", DecisionForm, DecisionList)
 
-
-def decision_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def decision_routes(settings: HttpSettings) -> list[Route]:
     """Return the path of decisions."""
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -59,7 +56,7 @@ def decision_routes(settings: HttpSettings) -> list[DescribedRoute]:
         take_request_id(asked, request)
         return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
 
-    return [DescribedRoute("POST", "/v1/decisions", decide, _DECIDE)]
+    return [Route("/v1/decisions", decide, methods=["POST"])]
 
 
 def decision_request_of(form: DecisionForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
-from gateway.http.document.messages import REFERENCE
-from pagantic.orchestrator.v1.execution_pb2 import SystemRequest
+from gateway.http.bodies import SCHEMAS
+from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
 MAX_CHOICES = 8
@@ -39,8 +39,10 @@ Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
     Field(max_length=MAX_NOTES),
 ]
-# The JSON of a SystemRequest, whose schema the document has.
-MoreFields = Annotated[dict[str, Any], WithJsonSchema({"$ref": f"{REFERENCE}{SystemRequest.DESCRIPTOR.full_name}"})]
+# The JSON of a SystemRequest, whose schema the document of the API has.
+MoreFields = Annotated[
+    dict[str, Any], WithJsonSchema({"$ref": f"{SCHEMAS}{execution_pb2.SystemRequest.DESCRIPTOR.full_name}"})
+]
 FormT = TypeVar("FormT", bound=Form)
 
 

@@ -6,27 +6,16 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from gateway.http.document.operations import DescribedRoute, Operation, Parameter, Tag
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.chats import Deleted
-from gateway.http.shapes.models import AnyModel, AnyModelList
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound, PermissionDenied
 
-# The header tells clients of Anthropic's API from those of OpenAI's.
-ANTHROPIC_VERSION = Parameter(
-    "anthropic-version", {"type": "string"}, "With it, the answer is that of Anthropic's API.", "header"
-)
-MODEL_PATH = "/v1/models/{name:path}"
-LIST = Operation(Tag.MODELS, "listModels", "List the models.", answer=AnyModelList, parameters=(ANTHROPIC_VERSION,))
-GET = Operation(Tag.MODELS, "getModel", "Get a model.", answer=AnyModel, parameters=(ANTHROPIC_VERSION,))
-_DELETE = Operation(Tag.MODELS, "deleteModel", "Models are the deployment's: this always fails.", answer=Deleted)
 
-
-def model_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def model_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of models."""
 
     async def every(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
@@ -43,9 +32,9 @@ def model_routes(settings: HttpSettings) -> list[DescribedRoute]:
         )
 
     return [
-        DescribedRoute("GET", "/v1/models", every, LIST),
-        DescribedRoute("GET", MODEL_PATH, one, GET),
-        DescribedRoute("DELETE", MODEL_PATH, delete, _DELETE),
+        Route("/v1/models", every, methods=["GET"]),
+        Route("/v1/models/{name:path}", one, methods=["GET"]),
+        Route("/v1/models/{name:path}", delete, methods=["DELETE"]),
     ]
 
 

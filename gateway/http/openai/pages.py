@@ -6,20 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.http.bodies import read_count
-from gateway.http.document.operations import Parameter
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_PAGE = 100
 _PAGE = 20
-
-
-def page_parameters(order: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a list that has this order if a query says nothing else."""
-    return (
-        Parameter("after", {"type": "string"}, "The id of the last object of the page before."),
-        Parameter("limit", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, f"Most objects; 0 is {_PAGE}."),
-        Parameter("order", {"enum": ["asc", "desc"], "default": order}, "By time, up or down."),
-    )
 
 
 def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:

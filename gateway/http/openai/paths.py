@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.http.document.operations import DescribedRoute
+from starlette.routing import Route
+
 from gateway.http.openai.chat import chat_routes
 from gateway.http.openai.decisions import decision_routes
 from gateway.http.openai.models import model_routes
@@ -15,7 +16,7 @@ from gateway.http.openai.stored_chats import stored_chat_routes
 from gateway.http.settings import HttpSettings
 
 
-def openai_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def openai_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of chats, responses, conversations, decisions and models."""
     return [
         *chat_routes(settings),

@@ -8,14 +8,13 @@ from typing import Any
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Parameter, Tag
 from gateway.http.openai.answers import Heading, call_of, completion_of, is_cut
 from gateway.http.openai.forms import MetadataForm, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
-from gateway.http.openai.pages import page_of, page_parameters
-from gateway.http.shapes.chats import ChatCompletion, ChatList, Deleted, StoredMessageList
+from gateway.http.openai.pages import page_of
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -27,7 +26,6 @@ KIND = "chat.completion"
 # A list looks at so many of the newest chats.
 MAX_LOOKED_AT = 1000
 _ONE = "/v1/chat/completions/{completion_id}"
-_NOTES = {"type": "object", "additionalProperties": {"type": "string"}}
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
     message_pb2.ROLE_USER: "user",
@@ -35,37 +33,15 @@ _ROLES = {
     message_pb2.ROLE_TOOL: "tool",
 }
 
-_LIST = Operation(
-    Tag.OPENAI,
-    "listChats",
-    "List stored chats.",
-    answer=ChatList,
-    parameters=(
-        *page_parameters("asc"),
-        Parameter("model", {"type": "string"}, "Only chats with this model, as the client named it."),
-        Parameter("metadata", _NOTES, "Only chats with this metadata.", style="deepObject"),
-    ),
-)
-_GET = Operation(Tag.OPENAI, "getChat", "Get a stored chat.", answer=ChatCompletion)
-_UPDATE = Operation(Tag.OPENAI, "updateChat", "Change the metadata of a stored chat.", MetadataForm, ChatCompletion)
-_DELETE = Operation(Tag.OPENAI, "deleteChat", "Delete a stored chat.", answer=Deleted)
-_LIST_MESSAGES = Operation(
-    Tag.OPENAI,
-    "listChatMessages",
-    "List the messages of a stored chat.",
-    answer=StoredMessageList,
-    parameters=page_parameters("asc"),
-)
 
-
-def stored_chat_routes() -> list[DescribedRoute]:
+def stored_chat_routes() -> list[Route]:
     """Return the paths of chats that are stored."""
     return [
-        DescribedRoute("GET", "/v1/chat/completions", _list, _LIST),
-        DescribedRoute("GET", _ONE, _retrieve, _GET),
-        DescribedRoute("POST", _ONE, _update, _UPDATE),
-        DescribedRoute("DELETE", _ONE, _delete, _DELETE),
-        DescribedRoute("GET", f"{_ONE}/messages", _messages, _LIST_MESSAGES),
+        Route("/v1/chat/completions", _list, methods=["GET"]),
+        Route(_ONE, _retrieve, methods=["GET"]),
+        Route(_ONE, _update, methods=["POST"]),
+        Route(_ONE, _delete, methods=["DELETE"]),
+        Route(f"{_ONE}/messages", _messages, methods=["GET"]),
     ]
 
 

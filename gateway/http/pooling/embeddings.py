@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.forms import Form, read_form
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.pooling import EmbeddingList
 from gateway.http.streams.running import Answer
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic_common.client import AsyncClient
@@ -34,10 +33,7 @@ class EmbeddingForm(Form):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-_CREATE = Operation(Tag.OPENAI, "createEmbeddings", "Make vectors of texts.", EmbeddingForm, EmbeddingList)
-
-
-def embedding_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def embedding_routes(settings: HttpSettings) -> list[Route]:
     """Return the path of vectors."""
 
     async def create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
@@ -45,7 +41,7 @@ def embedding_routes(settings: HttpSettings) -> list[DescribedRoute]:
         response = await client.embed(texts_of(form.input), model=settings.alias_of(form.model))
         return JSONResponse(embeddings_of(form, response))
 
-    return [DescribedRoute("POST", "/v1/embeddings", create, _CREATE)]
+    return [Route("/v1/embeddings", create, methods=["POST"])]
 
 
 def texts_of(given: str | Sequence[Any]) -> list[str]:

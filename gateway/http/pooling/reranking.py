@@ -7,16 +7,16 @@ from typing import Annotated, Any
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.forms import Form, read_form
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.pooling import Ranking
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 
+PATHS = ("/rerank", "/v1/rerank", "/v2/rerank")
 MAX_RESULTS = (1 << 31) - 1
 
 
@@ -41,18 +41,7 @@ class RerankForm(Form):
     return_documents: bool | None = None
 
 
-def _operation(name: str) -> Operation:
-    return Operation(Tag.RERANK, name, "Put documents in the order of their relevance.", RerankForm, Ranking)
-
-
-_OPERATIONS = {
-    "/rerank": _operation("rerank"),
-    "/v1/rerank": _operation("rerankV1"),
-    "/v2/rerank": _operation("rerankV2"),
-}
-
-
-def reranking_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def reranking_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of reranking: Jina's, and those of both versions of Cohere's API."""
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -62,7 +51,7 @@ def reranking_routes(settings: HttpSettings) -> list[DescribedRoute]:
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)
         return JSONResponse(ranking_of(form, response, request.scope["request_id"]))
 
-    return [DescribedRoute("POST", path, rerank, operation) for path, operation in _OPERATIONS.items()]
+    return [Route(path, rerank, methods=["POST"]) for path in PATHS]
 
 
 def ranking_of(form: RerankForm, response: pb.RerankResponse, request_id: str) -> dict[str, Any]:

@@ -7,15 +7,16 @@ import re
 
 import pytest
 from openapi_spec_validator import validate
+from starlette.routing import Route
 
 from gateway.http.document.assembly import document_of
+from gateway.http.document.operations import describe
 from gateway.http.document.page import POLICY, page_of
-from gateway.http.paths import routes_of
-from gateway.http.probes import PROBES
+from gateway.http.routing.paths import OPERATIONS, routes_of
 from gateway.http.settings import HttpSettings
 from tests.support.http_document import operation_of, problems_of, the_document
 
-ROUTES = [*routes_of(HttpSettings()), *PROBES]
+ROUTES = routes_of(HttpSettings())
 
 
 def operations():
@@ -28,10 +29,16 @@ def test_the_document_is_one_of_openapi_3_1():
 
 
 def test_the_paths_of_the_application_are_those_of_the_document():
-    served = {(route.path_format, method.lower()) for route in ROUTES for method in route.methods - {"HEAD"}}
-    described = {(path, method) for path, methods in the_document()["paths"].items() for method in methods}
+    served = {(one.path, method) for one in ROUTES for method in one.route.methods - {"HEAD"}}
+    described = {(path, method.upper()) for path, methods in the_document()["paths"].items() for method in methods}
     assert served == described
+    assert {(path, method) for method, path in OPERATIONS} == served
     assert len(served) > 40
+
+
+def test_a_path_that_says_nothing_of_itself_is_refused():
+    with pytest.raises(LookupError, match="GET /new has no operation"):
+        describe([Route("/new", None, methods=["GET"])], OPERATIONS)
 
 
 def test_each_operation_has_a_name_of_its_own_a_summary_and_a_known_tag():

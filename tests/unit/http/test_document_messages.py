@@ -5,17 +5,18 @@ from google.protobuf import json_format
 from hypothesis import assume, given, settings
 from jsonschema import Draft202012Validator
 
-from gateway.http.document.messages import REFERENCE, message_schemas
-from gateway.http.native import read_request
+from gateway.http.bodies import SCHEMAS
+from gateway.http.document.messages import message_schemas
+from gateway.http.native.executions import read_request
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from tests.fuzz.messages import sparse
 
 KINDS = (execution_pb2.SystemRequest, execution_pb2.SystemResponse, event_pb2.ExecutionEvent)
 DEPTH = 2  # Messages within messages within the message.
-SCHEMAS = {"schemas": message_schemas([kind.DESCRIPTOR for kind in KINDS])}
+COMPONENTS = {"schemas": message_schemas([kind.DESCRIPTOR for kind in KINDS])}
 VALIDATORS = {
-    kind: Draft202012Validator({"$ref": f"{REFERENCE}{kind.DESCRIPTOR.full_name}", "components": SCHEMAS})
+    kind: Draft202012Validator({"$ref": f"{SCHEMAS}{kind.DESCRIPTOR.full_name}", "components": COMPONENTS})
     for kind in KINDS
 }
 

@@ -6,9 +6,9 @@ import time
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form, require_model
 from gateway.http.openai.responses.forms import ResponseForm
@@ -16,16 +16,11 @@ from gateway.http.openai.responses.objects import ResponseHead
 from gateway.http.openai.responses.resolving import resolve
 from gateway.http.openai.responses.summaries import ask_for_summary, compaction_of
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.responses import Compaction
 from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
-_COMPACT = Operation(
-    Tag.OPENAI, "compactResponse", "Summarize a conversation.", ResponseForm, Compaction, required=("model",)
-)
 
-
-def compaction_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def compaction_routes(settings: HttpSettings) -> list[Route]:
     """Return the path that compacts."""
 
     async def compact(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -36,4 +31,4 @@ def compaction_routes(settings: HttpSettings) -> list[DescribedRoute]:
         response = completed(await client.execute(asked))
         return JSONResponse(compaction_of(ResponseHead(asked, {}), int(time.time()), response))
 
-    return [DescribedRoute("POST", "/v1/responses/compact", compact, _COMPACT)]
+    return [Route("/v1/responses/compact", compact, methods=["POST"])]

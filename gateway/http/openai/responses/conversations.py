@@ -7,16 +7,14 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.forms import read_form
-from gateway.http.openai.pages import list_of, page_of, page_parameters
+from gateway.http.openai.pages import list_of, page_of
 from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
 from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.requests import messages_of_items, names_of_calls
-from gateway.http.shapes.chats import Deleted
-from gateway.http.shapes.responses import Conversation, Item, ItemList
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
@@ -28,45 +26,18 @@ ID_PREFIX = "conv_"
 NOTES = "openai.metadata"
 _ONE = "/v1/conversations/{conversation_id}"
 
-_CREATE = Operation(
-    Tag.OPENAI,
-    "createConversation",
-    "Make a conversation.",
-    ConversationForm,
-    Conversation,
-    may_be_empty=True,
-    makes="conversation_id",
-)
-_GET = Operation(Tag.OPENAI, "getConversation", "Get a conversation.", answer=Conversation)
-_UPDATE = Operation(
-    Tag.OPENAI, "updateConversation", "Change the metadata of a conversation.", ConversationForm, Conversation
-)
-_DELETE = Operation(Tag.OPENAI, "deleteConversation", "Delete a conversation.", answer=Deleted)
-_LIST_ITEMS = Operation(
-    Tag.OPENAI,
-    "listConversationItems",
-    "List the items of a conversation.",
-    answer=ItemList,
-    parameters=page_parameters("desc"),
-)
-_ADD_ITEMS = Operation(Tag.OPENAI, "addConversationItems", "Add items to a conversation.", ItemsForm, ItemList)
-_GET_ITEM = Operation(Tag.OPENAI, "getConversationItem", "Get an item of a conversation.", answer=Item)
-_DELETE_ITEM = Operation(
-    Tag.OPENAI, "deleteConversationItem", "Items cannot be deleted: this always fails.", answer=Deleted
-)
 
-
-def conversation_routes() -> list[DescribedRoute]:
+def conversation_routes() -> list[Route]:
     """Return the paths of conversations."""
     return [
-        DescribedRoute("POST", "/v1/conversations", _create, _CREATE),
-        DescribedRoute("GET", _ONE, _retrieve, _GET),
-        DescribedRoute("POST", _ONE, _update, _UPDATE),
-        DescribedRoute("DELETE", _ONE, _delete, _DELETE),
-        DescribedRoute("GET", f"{_ONE}/items", _items, _LIST_ITEMS),
-        DescribedRoute("POST", f"{_ONE}/items", _add, _ADD_ITEMS),
-        DescribedRoute("GET", f"{_ONE}/items/{{item_id}}", _item, _GET_ITEM),
-        DescribedRoute("DELETE", f"{_ONE}/items/{{item_id}}", _remove, _DELETE_ITEM),
+        Route("/v1/conversations", _create, methods=["POST"]),
+        Route(_ONE, _retrieve, methods=["GET"]),
+        Route(_ONE, _update, methods=["POST"]),
+        Route(_ONE, _delete, methods=["DELETE"]),
+        Route(f"{_ONE}/items", _items, methods=["GET"]),
+        Route(f"{_ONE}/items", _add, methods=["POST"]),
+        Route(f"{_ONE}/items/{{item_id}}", _item, methods=["GET"]),
+        Route(f"{_ONE}/items/{{item_id}}", _remove, methods=["DELETE"]),
     ]
 
 

@@ -6,31 +6,21 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.forms import read_form
 from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.requests import system_request_of
 from gateway.http.openai.responses.resolving import earlier_messages
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.responses import InputTokens
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 
-_COUNT = Operation(
-    Tag.OPENAI,
-    "countInputTokens",
-    "Count the tokens that a response would read.",
-    ResponseForm,
-    InputTokens,
-    may_be_empty=True,
-)
 
-
-def counting_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def counting_routes(settings: HttpSettings) -> list[Route]:
     """Return the path that counts tokens."""
 
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
@@ -45,7 +35,7 @@ def counting_routes(settings: HttpSettings) -> list[DescribedRoute]:
         counted = await client.count_tokens(messages=messages, tools=tools, model=asked.hints.model)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": counted.chat_tokens})
 
-    return [DescribedRoute("POST", "/v1/responses/input_tokens", count, _COUNT)]
+    return [Route("/v1/responses/input_tokens", count, methods=["POST"])]
 
 
 async def prompt_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> list[message_pb2.Message]:

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Tag
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form, require_model
 from gateway.http.openai.responses.forms import ResponseForm
@@ -17,25 +17,13 @@ from gateway.http.openai.responses.requests import head_of
 from gateway.http.openai.responses.resolving import resolve
 from gateway.http.openai.responses.stream import ResponseEvents
 from gateway.http.settings import HttpSettings
-from gateway.http.shapes.responses import ResponseEvent, ResponseObject
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import send_answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
-_CREATE = Operation(
-    Tag.OPENAI,
-    "createResponse",
-    "Answer an input.",
-    ResponseForm,
-    ResponseObject,
-    ResponseEvent,
-    required=("model",),
-    makes="response_id",
-)
 
-
-def creation_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def creation_routes(settings: HttpSettings) -> list[Route]:
     """Return the path that makes responses."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -54,4 +42,4 @@ def creation_routes(settings: HttpSettings) -> list[DescribedRoute]:
             return JSONResponse(head.queued())
         return JSONResponse(head.ended(completed(await client.execute(sent))))
 
-    return [DescribedRoute("POST", "/v1/responses", create, _CREATE)]
+    return [Route("/v1/responses", create, methods=["POST"])]

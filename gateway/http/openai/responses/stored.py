@@ -6,17 +6,15 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_count
-from gateway.http.document.operations import DescribedRoute, Operation, Parameter, Tag
 from gateway.http.openai.answers import text_of
 from gateway.http.openai.kept import echo_of, find
-from gateway.http.openai.pages import page_of, page_parameters
+from gateway.http.openai.pages import page_of
 from gateway.http.openai.responses.items import items_of_messages
 from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead
 from gateway.http.openai.responses.stream import ResponseEvents
-from gateway.http.shapes.chats import Deleted
-from gateway.http.shapes.responses import ItemList, ResponseEvent, ResponseObject
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import send_answer
 from pagantic.common.v1 import message_pb2
@@ -27,39 +25,14 @@ from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed
 MAX_SEQUENCE = (1 << 31) - 1
 _ONE = "/v1/responses/{response_id}"
 
-_GET = Operation(
-    Tag.OPENAI,
-    "getResponse",
-    "Get or follow a stored response.",
-    answer=ResponseObject,
-    events=ResponseEvent,
-    parameters=(
-        Parameter("stream", {"type": "boolean"}, "Whether to send its events."),
-        Parameter(
-            "starting_after",
-            {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
-            "Only events after the one with this sequence number.",
-        ),
-    ),
-)
-_DELETE = Operation(Tag.OPENAI, "deleteResponse", "Delete a stored response.", answer=Deleted)
-_CANCEL = Operation(Tag.OPENAI, "cancelResponse", "Cancel a response.", answer=ResponseObject)
-_LIST_ITEMS = Operation(
-    Tag.OPENAI,
-    "listInputItems",
-    "List the input of a stored response.",
-    answer=ItemList,
-    parameters=page_parameters("desc"),
-)
 
-
-def stored_routes() -> list[DescribedRoute]:
+def stored_routes() -> list[Route]:
     """Return the paths of one response."""
     return [
-        DescribedRoute("GET", _ONE, _retrieve, _GET),
-        DescribedRoute("DELETE", _ONE, _delete, _DELETE),
-        DescribedRoute("POST", f"{_ONE}/cancel", _cancel, _CANCEL),
-        DescribedRoute("GET", f"{_ONE}/input_items", _list_input_items, _LIST_ITEMS),
+        Route(_ONE, _retrieve, methods=["GET"]),
+        Route(_ONE, _delete, methods=["DELETE"]),
+        Route(f"{_ONE}/cancel", _cancel, methods=["POST"]),
+        Route(f"{_ONE}/input_items", _list_input_items, methods=["GET"]),
     ]
 
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import RootModel
 
-from gateway.http.shapes.errors import OllamaError
-from gateway.http.shapes.shape import ABSENT, AnswerShape, Extension
+from gateway.http.document.shapes.errors import OllamaError
+from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 
 
 class AnswerLine(AnswerShape):

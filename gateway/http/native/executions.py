@@ -10,44 +10,19 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.http.bodies import read_message, read_object
-from gateway.http.document.operations import DescribedRoute, Operation, Parameter, Tag
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
 from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.ids import require_id
 
-_CREATE = Operation(
-    Tag.NATIVE,
-    "execute",
-    "Run a request; with `Accept: text/event-stream`, the answer is its events.",
-    execution_pb2.SystemRequest.DESCRIPTOR,
-    execution_pb2.SystemResponse.DESCRIPTOR,
-    event_pb2.ExecutionEvent.DESCRIPTOR,
-    makes="request_id",
-)
-_GET = Operation(
-    Tag.NATIVE,
-    "getExecution",
-    "Get an execution, or follow its events.",
-    answer=execution_pb2.Execution.DESCRIPTOR,
-    events=event_pb2.ExecutionEvent.DESCRIPTOR,
-    parameters=(
-        Parameter("last-event-id", {"type": "string"}, "The id of the last event that the client has.", "header"),
-    ),
-)
-_CANCEL = Operation(Tag.NATIVE, "cancelExecution", "Cancel an execution.", answer=pb.CancelExecutionResponse.DESCRIPTOR)
-_TIMELINE = Operation(
-    Tag.NATIVE, "getTimeline", "Get the stored events of an execution.", answer=pb.GetTimelineResponse.DESCRIPTOR
-)
 
-
-def native_routes(settings: HttpSettings) -> list[DescribedRoute]:
+def native_routes(settings: HttpSettings) -> list[Route]:
     """Return the paths of executions."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -59,10 +34,10 @@ def native_routes(settings: HttpSettings) -> list[DescribedRoute]:
 
     one = "/v1/executions/{request_id}"
     return [
-        DescribedRoute("POST", "/v1/executions", create, _CREATE),
-        DescribedRoute("GET", one, _retrieve, _GET),
-        DescribedRoute("DELETE", one, _cancel, _CANCEL),
-        DescribedRoute("GET", f"{one}/timeline", _timeline, _TIMELINE),
+        Route("/v1/executions", create, methods=["POST"]),
+        Route(one, _retrieve, methods=["GET"]),
+        Route(one, _cancel, methods=["DELETE"]),
+        Route(f"{one}/timeline", _timeline, methods=["GET"]),
     ]
 
 

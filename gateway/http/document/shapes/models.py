@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import RootModel
 
-from gateway.http.shapes.shape import ABSENT, AnswerShape
+from gateway.http.document.shapes.shape import ABSENT, AnswerShape
 
 
 class ModelFacts(AnswerShape):

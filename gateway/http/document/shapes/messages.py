@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gateway.http.shapes.shape import ABSENT, AnswerShape, Extension
+from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 
 
 class MessageBlock(AnswerShape):

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import RootModel
 
-from gateway.http.shapes.errors import OpenAIError
-from gateway.http.shapes.shape import ABSENT, AnswerShape, Extension
+from gateway.http.document.shapes.errors import OpenAIError
+from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

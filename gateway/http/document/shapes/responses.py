@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gateway.http.shapes.chats import ListPage
-from gateway.http.shapes.shape import ABSENT, AnswerShape, Extension
+from gateway.http.document.shapes.chats import ListPage
+from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 
 
 class Item(AnswerShape):
