@@ -146,6 +146,10 @@ conformance-client: setup-dev ## The same, against our client alone
 conformance-openai: setup-dev ## The tests that the package openai carries, against the HTTP gateway; fetches them
 	@$(BIN)/python -m tests.conformance.openai_generated
 
+.PHONY: fuzz-http
+fuzz-http: setup-dev ## Send requests that are generated from the document of the HTTP gateway; EXAMPLES=220 for each path
+	@$(BIN)/python -m tests.conformance.http_document --examples $(or $(EXAMPLES),220)
+
 .PHONY: bench
 bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
 	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \

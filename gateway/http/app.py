@@ -9,12 +9,15 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Match, Route
+from starlette.responses import JSONResponse
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.dialects import dialect_of
+from gateway.http.document.operations import Access, DescribedRoute
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
+from gateway.http.native.probes import PROBES
+from gateway.http.routing.dialects import dialect_of
+from gateway.http.routing.measuring import ROUTE, Streams
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, until_left
 from gateway.web.bodies import read_body
@@ -41,31 +44,39 @@ class HttpApp:
         callers: Callers,
         settings: HttpSettings,
         is_ready: Callable[[], Awaitable[bool]],
-        routes: Sequence[Route],
+        routes: Sequence[DescribedRoute],
     ) -> None:
         self._callers = callers
         self._settings = settings
         self._is_ready = is_ready
         self.entry = Entry(settings)
+        self.streams = Streams()
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if scope["type"] != "http":
             return
-        if scope["path"] in ("/healthz", "/readyz"):
-            await (await self._probe(scope["path"]))(scope, receive, send)
-            return
+        with self.streams.measuring(scope, send) as measured:
+            await self._serve(scope, receive, measured)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for probe in PROBES:
+            if scope["path"] == probe.path:
+                scope[ROUTE] = probe.path
+                await (await probe.endpoint(self._is_ready))(scope, receive, send)
+                return
         request = Request(scope)
         scope["request_id"] = uuid.uuid4().hex
         try:
             with self.entry.counting():
                 self.entry.check(request)
-                self.entry.check_key(request)
-                handle = self._handler_of(scope)
+                route = self._route_of(scope)
+                if route.operation.access is Access.KEY:
+                    self.entry.check_key(request)
                 settings = self._settings
                 body = await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
-                await until_left(receive, self._answer(handle, request, body, send))
+                await until_left(receive, self._answer(route.route.endpoint, request, body, send))
         except ClientDisconnect:
             return
         except Refusal as refusal:
@@ -73,26 +84,21 @@ class HttpApp:
             response = _error_response(request, error_of_refusal(refusal), refusal.status, headers)
             await response(scope, receive, send)
 
-    async def _probe(self, path: str) -> Response:
-        if path == "/readyz" and not await self._is_ready():
-            return PlainTextResponse("the orchestrator takes no requests now\n", 503)
-        return PlainTextResponse("ok\n")
-
-    def _handler_of(self, scope: Scope) -> Callable[..., Awaitable[Answer]]:
-        """Return what answers a request; raises Refusal for a path or method that there is not."""
+    def _route_of(self, scope: Scope) -> DescribedRoute:
+        """Return the route that answers a request; raises Refusal for a path or method that there is not."""
         allowed: set[str] = set()
-        for route in self._routes:
-            match, child = route.matches(scope)
+        for described in self._routes:
+            match, child = described.route.matches(scope)
             if match is Match.FULL:
                 scope.update(child)
-                handler: Callable[..., Awaitable[Answer]] = route.endpoint
-                return handler
+                scope[ROUTE] = described.path
+                return described
             if match is Match.PARTIAL:
-                allowed |= route.methods or set()
+                allowed.add(described.method)
         if allowed:
-            methods = sorted(allowed - {"HEAD"})
+            methods = sorted(allowed)
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
-        raise Refusal(404, f"there is no {scope['path'][:200]!r}: the document of this API lists what there is")
+        raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
     async def _answer(
         self, handle: Callable[..., Awaitable[Answer]], request: Request, body: bytes, send: Send

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+from google.protobuf import json_format
+from google.protobuf.message import Message
 from starlette.requests import Request
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+
+# Where the document of the API has the schemas of bodies.
+SCHEMAS = "#/components/schemas/"
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -22,6 +28,15 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest("the body is no JSON object")
     return value
+
+
+def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:
+    """Return the message that a value is as JSON; raises InvalidRequest, naming the value, where it is none."""
+    try:
+        return json_format.ParseDict(value, kind())
+    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest(f"{name} is not a {kind.DESCRIPTOR.name} as JSON: {reason}") from None
 
 
 def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:

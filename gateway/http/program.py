@@ -11,7 +11,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
-from gateway.http.paths import routes_of
+from gateway.http.routing.measuring import report_load
+from gateway.http.routing.paths import routes_of
 from gateway.http.settings import HttpSettings
 from gateway.web.callers import Callers
 from gateway.web.serving import log_to_stderr, serve_app
@@ -19,6 +20,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.settings import load_settings
+from pagantic_common.telemetry.metrics import set_up_metrics
 from pagantic_common.telemetry.names import READINESS
 
 PATH = "/v1"
@@ -31,7 +33,17 @@ def run(address: str, port: int | None, announce: Callable[[str], None]) -> None
     settings = load_settings(HttpSettings)
     if port is not None:
         settings = settings.model_copy(update={"port": port})
+    _set_up_metrics(settings)
     asyncio.run(_serve(settings, address, announce))
+
+
+def _set_up_metrics(settings: HttpSettings) -> None:
+    try:
+        set_up_metrics("http", "", host=settings.host, port=settings.metrics_port)
+    except OSError as error:
+        place = f"{settings.host}:{settings.metrics_port}"
+        change = f"change {settings.variable('metrics_port')}"
+        raise OSError(f"cannot listen on {place} for metrics: {error.strerror or error}: {change}") from None
 
 
 async def _serve(settings: HttpSettings, address: str, announce: Callable[[str], None]) -> None:
@@ -55,4 +67,6 @@ async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpAp
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-        yield HttpApp(Callers(client), settings, is_ready, routes_of(settings))
+        app = HttpApp(Callers(client), settings, is_ready, routes_of(settings))
+        report_load(lambda: app.entry.request_count, settings.max_streams, app.streams)
+        yield app

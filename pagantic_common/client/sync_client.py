@@ -100,6 +100,8 @@ class Client:
     retrieve = _blocking(AsyncClient.retrieve)
     ingest_files = _blocking(AsyncClient.ingest_files)
     list_approvals = _blocking(AsyncClient.list_approvals)
+    list_approvals_page = _blocking(AsyncClient.list_approvals_page)
+    resolve_approval = _blocking(AsyncClient.resolve_approval)
     approve = _blocking(AsyncClient.approve)
     reject = _blocking(AsyncClient.reject)
     create_plan = _blocking(AsyncClient.create_plan)

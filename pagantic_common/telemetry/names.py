@@ -45,3 +45,10 @@ RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"
 RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
+
+# OpenTelemetry's own name: a histogram by http.route, http.request.method and http.response.status_code.
+HTTP_REQUEST_DURATION: Final = "http.server.request.duration"
+HTTP_FIRST_CHUNK_DURATION: Final = "pagantic_http_first_chunk_duration"
+HTTP_RUNNING_REQUESTS: Final = "pagantic_http_running_requests"
+HTTP_MAX_REQUESTS: Final = "pagantic_http_max_requests"
+HTTP_OPEN_STREAMS: Final = "pagantic_http_open_streams"

@@ -10,6 +10,7 @@ from gateway.http.app import HttpApp
 from gateway.http.program import PATH, open_app
 from gateway.http.settings import HttpSettings
 from gateway.mcp.http.app import PATH as MCP_PATH
+from tests.support.http_document import check_answer
 from tests.support.mcp_app import Deployment, serving_app
 
 DONE = "[DONE]"
@@ -52,11 +53,13 @@ def text_in(chunks, index=0):
 
 @asynccontextmanager
 async def serving_http(world, **fields):
-    """Serve a deployment to clients over HTTP."""
+    """Serve a deployment to clients over HTTP; every answer must be as the gateway's document says."""
     settings = HttpSettings(drain_s=0, **fields)
     async with (
         open_app(settings, world.address) as app,
         serving_app(app, settings) as url,
-        httpx.AsyncClient(base_url=url.removesuffix(MCP_PATH), timeout=30) as http,
+        httpx.AsyncClient(
+            base_url=url.removesuffix(MCP_PATH), timeout=30, event_hooks={"response": [check_answer]}
+        ) as http,
     ):
         yield ServedHttp(app, world, http)

@@ -10,6 +10,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED, EXIT_USAGE
 from gateway.cli.output import note, reporting_errors
+from gateway.cli.serving.listening import reason_of
 
 
 def mcp(
@@ -33,5 +34,5 @@ def mcp(
         try:
             program.run_http(address, port, lambda url: note(f"serving {url}; Ctrl-C ends it"))
         except OSError as error:
-            typer.echo(f"cannot listen: {(error.strerror or str(error)).lower()}: choose another --port", err=True)
+            typer.echo(reason_of(error), err=True)
             raise typer.Exit(EXIT_FAILED) from None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, Notes
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, Notes
 
 
 class TextBlock(Form):
@@ -94,4 +94,4 @@ class MessagesForm(Form):
     thinking: ThinkingForm | None = None
     output_config: OutputForm | None = None
     metadata: Notes | None = None
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, ToolForm
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, ToolForm
 
 FILL_CONTEXT = -2  # Ollama reads this number of tokens as the rest of the context window, and -1 as no limit.
 
@@ -38,7 +38,7 @@ class OllamaForm(Form):
     think: bool | Literal["low", "medium", "high"] | None = None
     stream: bool | None = None
     images: list[Any] | None = None
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None
 
     @property
     def streams(self) -> bool:
@@ -66,7 +66,7 @@ class ToolCallForm(Form):
     function: CalledForm
 
 
-class TurnForm(Form):
+class OllamaTurnForm(Form):
     """A message of the conversation so far."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -81,7 +81,7 @@ class TurnForm(Form):
 class OllamaChatForm(OllamaForm):
     """A request of `/api/chat`."""
 
-    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[OllamaTurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[ToolForm] | None = None
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, OptionsForm, TurnForm
+from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, OllamaTurnForm, OptionsForm
 from gateway.http.openai.completions.requests import text_request_of
 from gateway.http.openai.forms import AnswerForm, ChatForm, read_form
 from gateway.http.openai.requests import request_of
@@ -84,7 +84,7 @@ def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked}}
 
 
-def _messages(messages: Sequence[TurnForm]) -> Iterator[dict[str, Any]]:
+def _messages(messages: Sequence[OllamaTurnForm]) -> Iterator[dict[str, Any]]:
     """Yield messages as chats have them."""
     waiting: list[tuple[str, str]] = []  # Ids and names of the calls that have no result yet.
     for index, message in enumerate(messages):
@@ -103,7 +103,7 @@ def _messages(messages: Sequence[TurnForm]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _calls(message: TurnForm, index: int) -> list[dict[str, Any]]:
+def _calls(message: OllamaTurnForm, index: int) -> list[dict[str, Any]]:
     """Return the calls of a message; one without an id is named by its place."""
     return [
         {
@@ -117,7 +117,7 @@ def _calls(message: TurnForm, index: int) -> list[dict[str, Any]]:
     ]
 
 
-def _answered(message: TurnForm, waiting: list[tuple[str, str]], place: str) -> str:
+def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: str) -> str:
     """Return the id of the call that a result answers, which waits no longer.
 
     A result names its call, or the tool, or nothing: then it answers the first of the calls that wait.

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
+from gateway.http.bodies import SCHEMAS
+from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
 MAX_CHOICES = 8
@@ -37,6 +39,10 @@ class Form(BaseModel):
 Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
     Field(max_length=MAX_NOTES),
+]
+# The JSON of a SystemRequest, whose schema the document of the API has.
+MoreFields = Annotated[
+    dict[str, Any], WithJsonSchema({"$ref": f"{SCHEMAS}{execution_pb2.SystemRequest.DESCRIPTOR.full_name}"})
 ]
 FormT = TypeVar("FormT", bound=Form)
 
@@ -156,7 +162,7 @@ class AnswerForm(Form):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     response_format: ResponseFormat | None = None
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None
 
     @property
     def includes_usage(self) -> bool:

@@ -12,7 +12,7 @@ from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import NotFound, PermissionDenied
 
 
 def model_routes(settings: HttpSettings) -> list[Route]:
@@ -24,7 +24,18 @@ def model_routes(settings: HttpSettings) -> list[Route]:
     async def one(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         return JSONResponse(await find_model(client, settings, request.path_params["name"]))
 
-    return [Route("/v1/models", every, methods=["GET"]), Route("/v1/models/{name:path}", one, methods=["GET"])]
+    async def delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        model = await find_model(client, settings, request.path_params["name"])
+        raise PermissionDenied(
+            f"model {model['id']!r} cannot be deleted by a request: models are the deployment's, so have its operator "
+            "change MODEL_PATH, ROUTES or REMOTES of the inference service, or MODELS of this gateway"
+        )
+
+    return [
+        Route("/v1/models", every, methods=["GET"]),
+        Route("/v1/models/{name:path}", one, methods=["GET"]),
+        Route("/v1/models/{name:path}", delete, methods=["DELETE"]),
+    ]
 
 
 async def list_models(client: AsyncClient, settings: HttpSettings) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from google.protobuf import json_format
-
+from gateway.http.bodies import read_message
 from gateway.http.openai.forms import (
     AnswerForm,
     CallForm,
@@ -98,10 +97,7 @@ def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
     for name in ("messages", "text_prompt"):
         if name in fields:
             raise InvalidRequest(f"pagantic.{name} is set: leave it out, the request itself has what the model reads")
-    try:
-        request = json_format.ParseDict(dict(fields), execution_pb2.SystemRequest())
-    except (json_format.ParseError, TypeError, ValueError) as error:
-        raise InvalidRequest(f"pagantic is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
+    request = read_message(dict(fields), execution_pb2.SystemRequest, "pagantic")
     if request.request_id:
         require_id("pagantic.request_id", request.request_id)  # a header of the response has it
     return request

@@ -19,11 +19,14 @@ class Approvals(Administration):
         waiting: list[approval_pb2.Approval] = []
         token = ""
         while True:
-            request = pb.ListApprovalsRequest(request_id=request_id, page_token=token)
-            page = await self._call(self._stub().ListApprovals, request)
+            page = await self.list_approvals_page(pb.ListApprovalsRequest(request_id=request_id, page_token=token))
             waiting += page.approvals
             if not (token := page.next_page_token):
                 return waiting
+
+    async def list_approvals_page(self, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
+        """Return a page of the tool calls that wait for a decision."""
+        return await self._call(self._stub().ListApprovals, request)
 
     async def approve(
         self, request_id: str, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str = ""
@@ -55,4 +58,8 @@ class Approvals(Administration):
             arguments_json=arguments_json,
             reason=reason,
         )
+        return await self.resolve_approval(request)
+
+    async def resolve_approval(self, request: pb.ResolveApprovalRequest) -> approval_pb2.Approval:
+        """Decide about a tool call, in the words of the contract."""
         return (await self._call(self._stub().ResolveApproval, request)).approval

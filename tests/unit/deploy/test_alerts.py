@@ -15,7 +15,7 @@ def test_every_metric_of_an_alert_exists():
     known = {value.replace(".", "_") for value in vars(names).values() if isinstance(value, str)}
     (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     for rule in group["rules"]:
-        used = set(re.findall(r"\b(?:pagantic|grpc_server)_\w+", rule["expr"]))
+        used = set(re.findall(r"\b(?:pagantic|grpc_server|http_server)_\w+", rule["expr"]))
         assert used
         unknown = {name for name in used if not any(name.removesuffix(suffix) in known for suffix in SUFFIXES)}
         assert not unknown, rule["alert"]

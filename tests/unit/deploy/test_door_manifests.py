@@ -58,7 +58,7 @@ def test_the_container_runs_the_server_over_http(door, folder):
 def test_callers_need_keys_and_probes_have_their_port(settings, door, folder):
     assert (settings.auth, settings.tls) == (Auth.KEYS, Tls.MESH)
     assert settings.host == "0.0.0.0"  # noqa: S104 - inside the pod
-    http, admin = container_of(door, folder)["ports"]
+    http, admin, *_ = container_of(door, folder)["ports"]
     assert (http["containerPort"], admin["containerPort"]) == (settings.port, settings.admin_port)
     before_s = int(container_of(door, folder)["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod_of(door, folder)["terminationGracePeriodSeconds"] > before_s + settings.drain_s
@@ -74,6 +74,18 @@ def test_the_server_is_called_by_the_names_of_its_service(settings, door, folder
     name, namespace = service["metadata"]["name"], content["namespace"]
     for called in (name, f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local"):
         assert is_known_host(f"{called}:{settings.port}", settings.allowed_hosts)
+
+
+def test_only_the_prometheus_of_the_namespace_monitoring_reads_the_metrics_of_the_gateway():
+    folder = FOLDER / "gateway"
+    ports = {port["name"]: port["containerPort"] for port in container_of("gateway", folder)["ports"]}
+    set_port = environment_of("gateway", folder)["PAGANTIC_HTTP_METRICS_PORT"]
+    annotations = of_kind("Deployment", folder)["gateway"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == set_port == str(ports["metrics"])
+    (incoming,) = of_kind("NetworkPolicy", folder)["gateway-from-prometheus"]["spec"]["ingress"]
+    assert [port["port"] for port in incoming["ports"]] == ["metrics"]
+    (caller,) = incoming["from"]
+    assert caller["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
 
 
 def test_a_session_stays_with_the_pod_that_opened_it():

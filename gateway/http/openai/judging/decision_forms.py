@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from gateway.http.openai.forms import MAX_MESSAGES, Form
+from gateway.http.openai.forms import MAX_MESSAGES, Form, MoreFields
 
 MAX_QUESTIONS = 400
 MAX_ANSWERS = 255
@@ -67,4 +67,4 @@ class DecisionForm(Form):
     model: str = ""
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
     questions: Annotated[list[QuestionForm], Field(min_length=1, max_length=MAX_QUESTIONS)]
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None

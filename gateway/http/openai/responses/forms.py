@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, Notes
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, MoreFields, Notes
 
 # One call adds at most so many items to a conversation.
 MAX_ITEMS = 20
@@ -109,7 +109,7 @@ class ResponseForm(Form):
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
-    pagantic: dict[str, Any] | None = None
+    pagantic: MoreFields | None = None
 
     @property
     def is_stored(self) -> bool:

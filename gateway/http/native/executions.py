@@ -12,14 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import read_message, read_object
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
 from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
-from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 
 
@@ -62,10 +61,7 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
     """Return the request of a body; raises InvalidRequest where it is none."""
-    try:
-        request = json_format.ParseDict(value, execution_pb2.SystemRequest())
-    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidRequest(f"the body is not a SystemRequest as JSON: {str(error).splitlines()[0]}") from None
+    request = read_message(value, execution_pb2.SystemRequest)
     request.request_id = require_id("request_id", request.request_id or request_id)  # a header of the response has it
     asked_s = request.hints.timeout.ToMilliseconds() / 1000
     if not asked_s or asked_s > call_s:

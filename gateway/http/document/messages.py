@@ -1,0 +1,109 @@
+"""Messages of the contract as JSON Schema, by the JSON mapping of Protocol Buffers. Pure: descriptors in, schemas out.
+
+The schemas have what the gateway writes, which it reads, too. It also reads other spellings of the mapping: names of
+fields in camel case, numbers of 64 bits as numbers, enums by their numbers, and null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
+
+from gateway.http.bodies import SCHEMAS
+
+Schema = dict[str, Any]
+
+_INFINITIES = ["NaN", "Infinity", "-Infinity"]
+_UNSIGNED_64: Schema = {"type": "string", "pattern": "^[0-9]{1,20}$"}
+_SIGNED_64: Schema = {"type": "string", "pattern": "^-?[0-9]{1,19}$"}
+_FLOAT: Schema = {"anyOf": [{"type": "number"}, {"enum": _INFINITIES}]}
+_KINDS: dict[int, Schema] = {
+    FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
+    FieldDescriptor.TYPE_STRING: {"type": "string"},
+    FieldDescriptor.TYPE_BYTES: {"type": "string", "contentEncoding": "base64"},
+    FieldDescriptor.TYPE_FLOAT: _FLOAT,
+    FieldDescriptor.TYPE_DOUBLE: _FLOAT,
+    FieldDescriptor.TYPE_INT32: {"type": "integer", "minimum": -(1 << 31), "maximum": (1 << 31) - 1},
+    FieldDescriptor.TYPE_UINT32: {"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1},
+    FieldDescriptor.TYPE_INT64: _SIGNED_64,
+    FieldDescriptor.TYPE_UINT64: _UNSIGNED_64,
+}
+# Messages that the mapping writes in forms of their own.
+_WELL_KNOWN: dict[str, Schema] = {
+    "google.protobuf.Duration": {"type": "string", "pattern": "^-?[0-9]{1,12}(\\.[0-9]{1,9})?s$"},
+    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
+    "google.protobuf.Struct": {"type": "object"},
+}
+
+
+def message_schemas(messages: Iterable[Descriptor]) -> dict[str, Schema]:
+    """Return the schemas of messages and of those that they have, by their full names.
+
+    Raises KeyError for a field of a type that the contract does not use so far.
+    """
+    schemas: dict[str, Schema] = {}
+    waiting = list(messages)
+    while waiting:
+        message = waiting.pop()
+        if message.full_name not in schemas and message.full_name not in _WELL_KNOWN:
+            schemas[message.full_name] = _message_schema(message)
+            waiting += _messages_in(message)
+    return dict(sorted(schemas.items()))
+
+
+def _message_schema(message: Descriptor) -> Schema:
+    schema: Schema = {
+        "type": "object",
+        "properties": {field.name: _field_schema(field) for field in message.fields},
+        "additionalProperties": False,
+    }
+    choices = [_at_most_one_of(oneof) for oneof in message.oneofs if len(oneof.fields) > 1]
+    if choices:
+        schema["allOf"] = choices
+    return schema
+
+
+def _at_most_one_of(oneof: OneofDescriptor) -> Schema:
+    """Return the schema of an object that has one field of these, or none."""
+    fields: list[Schema] = [{"required": [field.name]} for field in oneof.fields]
+    return {"oneOf": [*fields, {"not": {"anyOf": fields}}]}
+
+
+def _field_schema(field: FieldDescriptor) -> Schema:
+    if _is_map(field):
+        return {"type": "object", "additionalProperties": _value_schema(_values_of(field))}
+    if field.is_repeated:
+        return {"type": "array", "items": _value_schema(field)}
+    return _value_schema(field)
+
+
+def _value_schema(field: FieldDescriptor) -> Schema:
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return {"enum": [value.name for value in cast("EnumDescriptor", field.enum_type).values]}
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        name = _message_of(field).full_name
+        return _WELL_KNOWN.get(name) or {"$ref": SCHEMAS + name}
+    return _KINDS[field.type]
+
+
+def _messages_in(message: Descriptor) -> Iterator[Descriptor]:
+    """Yield the messages that the fields of a message have."""
+    for field in message.fields:
+        value = _values_of(field) if _is_map(field) else field
+        if value.type == FieldDescriptor.TYPE_MESSAGE:
+            yield _message_of(value)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.type == FieldDescriptor.TYPE_MESSAGE and bool(_message_of(field).GetOptions().map_entry)
+
+
+def _values_of(field: FieldDescriptor) -> FieldDescriptor:
+    """Return the field of the values of a map."""
+    return _message_of(field).fields_by_name["value"]
+
+
+def _message_of(field: FieldDescriptor) -> Descriptor:
+    return cast("Descriptor", field.message_type)

@@ -1,0 +1,45 @@
+"""The shapes of continued raw texts of OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import RootModel
+
+from gateway.http.document.shapes.chats import ChatUsage, FinishReason
+from gateway.http.document.shapes.errors import OpenAIError
+from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
+
+
+class TextLogprobs(AnswerShape):
+    """The log-probabilities of the tokens of a choice, as lists of the same length."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TextChoice(AnswerShape):
+    """One of the answers, or what is new in it."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class TextCompletion(AnswerShape):
+    """The answer to raw texts, or a part of it in a stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: ChatUsage = ABSENT
+    pagantic: Extension = ABSENT
+
+
+class TextEvent(RootModel[TextCompletion | OpenAIError]):
+    """The data of an event; `[DONE]`, which is no JSON, comes last."""

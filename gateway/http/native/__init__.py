@@ -1,0 +1,1 @@
+"""Our own paths: executions as the contract has them, the approvals that they wait for, and probes."""

@@ -1,0 +1,57 @@
+"""Approvals over HTTP: the tool calls that wait for a decision, and the decisions about them."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_count, read_message, read_object
+from gateway.http.native.executions import plain
+from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import InvalidRequest, NotFound
+
+MAX_PAGE = 500
+
+
+def approval_routes() -> list[Route]:
+    """Return the paths of approvals; a call is named by its execution and its own id."""
+    one = "/v1/approvals/{request_id}/{tool_call_id}"
+    return [
+        Route("/v1/approvals", _list, methods=["GET"]),
+        Route(one, _retrieve, methods=["GET"]),
+        Route(f"{one}/decision", _decide, methods=["POST"]),
+    ]
+
+
+async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    query = request.query_params
+    wanted = pb.ListApprovalsRequest(
+        request_id=query.get("request_id", ""),
+        page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
+        page_token=query.get("page_token", ""),
+    )
+    page = await client.list_approvals_page(wanted)
+    return JSONResponse({"approvals": [plain(one) for one in page.approvals], "next_page_token": page.next_page_token})
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    request_id, call_id = request.path_params["request_id"], request.path_params["tool_call_id"]
+    for approval in await client.list_approvals(request_id=request_id):
+        if approval.tool_call_id == call_id:
+            return JSONResponse(plain(approval))
+    raise NotFound(
+        f"no call {call_id[:128]!r} of execution {request_id[:128]!r} waits: GET /v1/executions/ID/timeline has the "
+        "decisions that were made"
+    )
+
+
+async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    decision = read_message(read_object(body), pb.ResolveApprovalRequest)
+    for name, value in request.path_params.items():
+        if getattr(decision, name) not in ("", value):
+            raise InvalidRequest(f"{name} of the body is not {value[:128]!r} as in the path: leave it out of the body")
+        setattr(decision, name, value)
+    return JSONResponse(plain(await client.resolve_approval(decision)))

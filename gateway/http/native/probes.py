@@ -1,0 +1,24 @@
+"""`/healthz` and `/readyz`: anybody may ask them, as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+IsReady = Callable[[], Awaitable[bool]]
+
+
+async def _live(_is_ready: IsReady) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+async def _ready(is_ready: IsReady) -> Response:
+    if not await is_ready():
+        return PlainTextResponse("the orchestrator takes no requests now\n", 503)
+    return PlainTextResponse("ok\n")
+
+
+# The endpoints take what tells whether the orchestrator takes requests.
+PROBES = (Route("/healthz", _live, methods=["GET"]), Route("/readyz", _ready, methods=["GET"]))

@@ -1,0 +1,98 @@
+"""Measures requests: how many of which path have which status, how long they take, and when a stream begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Scope, Send
+
+from gateway.http.document.operations import JSON_LINES, SENT_EVENTS
+from gateway.http.failures import CLIENT_LEFT
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, add_gauge, make_histogram
+from pagantic_common.telemetry.names import (
+    HTTP_FIRST_CHUNK_DURATION,
+    HTTP_MAX_REQUESTS,
+    HTTP_OPEN_STREAMS,
+    HTTP_REQUEST_DURATION,
+    HTTP_RUNNING_REQUESTS,
+)
+
+# Where the application writes the path of the route that answers; a raw path would be a label without bound.
+ROUTE = "pagantic.route"
+_METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
+
+request_duration = make_histogram(
+    HTTP_REQUEST_DURATION, "time of a request until its answer has ended", unit="s", bounds=DURATION_BOUNDS_S
+)
+first_chunk_duration = make_histogram(
+    HTTP_FIRST_CHUNK_DURATION, "time of a request until its stream begins", unit="s", bounds=DURATION_BOUNDS_S
+)
+
+
+class Streams:
+    """The streams that are open."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def measuring(self, scope: Scope, send: Send) -> Iterator[Send]:
+        """Measure a request within the block, whose answer is given to what this yields."""
+        measured = _Measured(scope, send, self)
+        try:
+            yield measured.send
+        finally:
+            measured.end()
+
+
+class _Measured:
+    """One request; it has the status of a client that left until another one is sent."""
+
+    def __init__(self, scope: Scope, send: Send, streams: Streams) -> None:
+        self._scope = scope
+        self._send = send
+        self._streams = streams
+        self._begun_s = time.monotonic()
+        self._status = CLIENT_LEFT
+        self._is_stream = False
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._begin_stream(Headers(raw=message["headers"]).get("content-type", ""))
+        await self._send(message)
+
+    def _begin_stream(self, content_type: str) -> None:
+        """Count an answer that is a stream; its first chunk is there when its status is sent."""
+        if not content_type.startswith((SENT_EVENTS, JSON_LINES)):
+            return
+        self._is_stream = True
+        self._streams.count += 1
+        first_chunk_duration.record(time.monotonic() - self._begun_s, {"http.route": self._route()})
+
+    def end(self) -> None:
+        """Record the request."""
+        self._streams.count -= self._is_stream
+        method = self._scope["method"]
+        attributes = {
+            "http.route": self._route(),
+            "http.request.method": method if method in _METHODS else "_OTHER",
+            "http.response.status_code": self._status,
+        }
+        request_duration.record(time.monotonic() - self._begun_s, attributes)
+
+    def _route(self) -> str:
+        """Return the path of the route; empty where there is none."""
+        route: str = self._scope.get(ROUTE, "")
+        return route
+
+
+def report_load(running: Callable[[], float], most: int, streams: Streams) -> None:
+    """Report the requests that run, the most that may, and the streams that are open, whenever metrics are read."""
+    add_gauge(HTTP_RUNNING_REQUESTS, "requests that run", running)
+    add_gauge(HTTP_MAX_REQUESTS, "most requests that may run", lambda: most)
+    add_gauge(HTTP_OPEN_STREAMS, "streams that are open", lambda: streams.count)

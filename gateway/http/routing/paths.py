@@ -1,0 +1,31 @@
+"""The paths of the gateway."""
+
+from __future__ import annotations
+
+from gateway.http.anthropic.paths import anthropic_routes
+from gateway.http.document.operations import DescribedRoute, describe
+from gateway.http.document.serving import document_routes
+from gateway.http.document.tables.every import OPERATIONS
+from gateway.http.native.paths import own_routes
+from gateway.http.ollama.paths import ollama_routes
+from gateway.http.openai.paths import openai_routes
+from gateway.http.pooling.paths import pooling_routes
+from gateway.http.settings import HttpSettings
+
+
+def routes_of(settings: HttpSettings) -> list[DescribedRoute]:
+    """Return all paths, each with what it does."""
+
+    def every() -> list[DescribedRoute]:
+        return described
+
+    routes = [
+        *anthropic_routes(settings),
+        *ollama_routes(settings),
+        *openai_routes(settings),
+        *pooling_routes(settings),
+        *own_routes(settings),
+        *document_routes(every, settings),
+    ]
+    described = describe(routes, OPERATIONS)
+    return described
