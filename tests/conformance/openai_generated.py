@@ -69,7 +69,7 @@ async def run(sources: Path, python: Path, arguments: list[str]) -> int:
     """Serve, run the tests, and return the exit status of pytest."""
     inference = ScriptedInference()
     inference.outputs = Endless([answer(), answer()])
-    settings = HttpSettings(drain_s=0, models={"*": ""})
+    settings = HttpSettings(drain_s=0, models={"*": ""}, moderation_model="")
     with tempfile.TemporaryDirectory() as folder:
         async with (
             deployment(Path(folder), scripted_services(inference), max_running=64) as world,
