@@ -177,8 +177,12 @@ def _row(name: str, streams: int, behind: list[Measured], through: list[Measured
             _at(getattr(there, part), share) - _at(getattr(here, part), share) for here, there in pairs
         )
 
+    def at(part: str, share: float) -> float:
+        return statistics.median(_at(getattr(one, part), share) for one in behind)
+
     added_ms = ", ".join(
-        f"to the {part} chunk p50 {added(f'{part}s', 0.5):.1f} p99 {added(f'{part}s', 0.99):.1f} ms"
+        f"{added(f'{part}s', 0.5):.1f} and {added(f'{part}s', 0.99):.1f} ms to p50 {at(f'{part}s', 0.5):.0f} and p99"
+        f" {at(f'{part}s', 0.99):.0f} of the {part} chunk"
         for part in ("first", "last")
     )
     chunks = statistics.median(one.chunks_per_s for one in through)
