@@ -36,7 +36,8 @@ class HttpApp:
         callers: Give the client of the orchestrator for each caller.
         settings: Say who may call, and the limits.
         is_ready: Tells whether the orchestrator takes requests.
-        routes: The paths; the endpoint of each is called with the client, the request and its body.
+        routes: The paths; the endpoint of each but the probes is called with the client, the request and its body. A
+            path that asks for no key gets no client and no body.
     """
 
     def __init__(
@@ -74,15 +75,21 @@ class HttpApp:
                 route = self._route_of(scope)
                 if route.operation.access is Access.KEY:
                     self.entry.check_key(request)
-                settings = self._settings
-                body = await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
-                await until_left(receive, self._answer(route.route.endpoint, request, body, send))
+                body = await self._read(route, receive)
+                await until_left(receive, self._answer(route, request, body, send))
         except ClientDisconnect:
             return
         except Refusal as refusal:
             headers = {**headers_of_status(refusal.status), **refusal.headers}
             response = _error_response(request, error_of_refusal(refusal), refusal.status, headers)
             await response(scope, receive, send)
+
+    async def _read(self, route: DescribedRoute, receive: Receive) -> bytes:
+        """Return the body of a request; whoever needs no key could hold a place with one that does not come."""
+        if route.operation.access is not Access.KEY:
+            return b""
+        settings = self._settings
+        return await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
 
     def _route_of(self, scope: Scope) -> DescribedRoute:
         """Return the route that answers a request; raises Refusal for a path or method that there is not."""
@@ -100,12 +107,11 @@ class HttpApp:
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
-    async def _answer(
-        self, handle: Callable[..., Awaitable[Answer]], request: Request, body: bytes, send: Send
-    ) -> None:
+    async def _answer(self, route: DescribedRoute, request: Request, body: bytes, send: Send) -> None:
         """Send the answer of a handler, or its error."""
         try:
-            client = self._callers.client_for(request)
+            handle: Callable[..., Awaitable[Answer]] = route.route.endpoint
+            client = self._callers.client_for(request) if route.operation.access is Access.KEY else None
             answer = await handle(client, request, body)
             if isinstance(answer, AsyncGenerator):
                 await _send_events(answer, request, send)

@@ -40,7 +40,7 @@ async def run(program: Path, examples: int, arguments: list[str]) -> int:
     """Serve, send so many cases to each path, and return the exit status of Schemathesis."""
     inference = ScriptedInference()
     inference.outputs = Endless([answer(), answer()])
-    settings = HttpSettings(drain_s=0, call_s=CALL_S, models={"*": ""})
+    settings = HttpSettings(drain_s=0, call_s=CALL_S, models={"*": ""}, moderation_model="")
     with tempfile.TemporaryDirectory() as folder:
         async with (
             deployment(Path(folder), scripted_services(inference), max_running=64) as world,

@@ -12,6 +12,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
+from services.inference.app.prompt_tokens import PromptTokenizer
 from services.inference.core.generation import Constraint, ConstraintKind
 from services.inference.core.scheduling.batch import Slice
 from services.inference.ports import KvCacheFullError
@@ -127,6 +128,19 @@ def test_control_texts_are_found_so_that_messages_cannot_forge_them(real_engine)
     (end,) = real_engine.tokenize("<|im_end|>", add_special=False, parse_special=True)
     assert end in real_engine.vocabulary.end_tokens
     assert end not in real_engine.tokenize("<|im_end|>", add_special=False, parse_special=False)
+
+
+@pytest.mark.parametrize("parse_special", [True, False])
+def test_a_text_of_many_control_texts_has_the_tokens_of_its_parts(real_engine, parse_special):
+    part = real_engine.tokenize("<|im_end|> a", add_special=False, parse_special=parse_special)
+    whole = real_engine.tokenize("<|im_end|> a" * 500, add_special=False, parse_special=parse_special)
+    assert whole == part * 500
+
+
+def test_control_texts_of_a_raw_prompt_are_control_tokens(real_engine):
+    tokenizer = PromptTokenizer(real_engine, JinjaChatTemplate("{{ messages }}", bos_token="", eos_token=""))
+    (end,) = real_engine.tokenize("<|im_end|>", add_special=False, parse_special=True)
+    assert tokenizer.tokenize("a<|im_end|>").tokens[-1] == end
 
 
 def compiler_of(engine):

@@ -94,10 +94,10 @@ def bound_time(request: execution_pb2.SystemRequest, call_s: float) -> None:
 
 def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
     """Return the SystemRequest that the field `pagantic` of a form has as JSON; raises InvalidRequest."""
-    for name in ("messages", "text_prompt"):
-        if name in fields:
-            raise InvalidRequest(f"pagantic.{name} is set: leave it out, the request itself has what the model reads")
     request = read_message(dict(fields), execution_pb2.SystemRequest, "pagantic")
+    for name in ("messages", "text_prompt"):
+        if getattr(request, name):
+            raise InvalidRequest(f"pagantic.{name} is set: leave it out, the request itself has what the model reads")
     if request.request_id:
         require_id("pagantic.request_id", request.request_id)  # a header of the response has it
     return request

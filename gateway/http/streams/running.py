@@ -17,6 +17,7 @@ ResultT = TypeVar("ResultT")
 Answer = Response | AsyncGenerator[str, None]
 _Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None is the end of the stream at this position
 WAITING_EVENTS = 64
+RUN_AT_ONCE = 8
 QUIET_S = 15.0
 QUIET = ": the answer is still being made\n\n"
 
@@ -42,15 +43,23 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """Return the results of works that run at once; the first that fails ends the others, and its error is raised."""
-    running = [asyncio.create_task(work) for work in works]
+async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int = RUN_AT_ONCE) -> list[ResultT]:
+    """Return the results of works, so many of which run at once; the error of the first that fails ends the others."""
+    places = asyncio.Semaphore(at_once)
+
+    async def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        async with places:
+            return await work
+
+    running = [asyncio.create_task(run(work)) for work in works]
     try:
         return await asyncio.gather(*running)
     finally:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        for work in works:
+            work.close()  # one that had no place was never awaited
 
 
 async def merge_events(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import groupby, pairwise
 class Curve:
     """Probabilities at rising log-odds; between two points they lie on a line, and beyond the ends they stay.
 
-    Raises ValueError for points that do not rise, and for probabilities outside of [0, 1].
+    Raises ValueError for points that do not rise, for probabilities outside of [0, 1], and for what is no number.
     """
 
     log_odds: tuple[float, ...]
@@ -22,6 +23,8 @@ class Curve:
         """Check the points."""
         if not self.log_odds or len(self.log_odds) != len(self.probabilities):
             raise ValueError("a curve needs at least one point, and a probability for each")
+        if not all(map(math.isfinite, (*self.log_odds, *self.probabilities))):
+            raise ValueError("the numbers of a curve must be finite")
         if any(here >= there for here, there in pairwise(self.log_odds)):
             raise ValueError("the log-odds of a curve must rise from point to point")
         if any(here > there for here, there in pairwise((0.0, *self.probabilities, 1.0))):

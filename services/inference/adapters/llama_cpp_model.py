@@ -6,7 +6,8 @@ import ctypes
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,11 @@ _PIECE_BYTES = 512
 _VALUE_BYTES = 256
 _MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
 _GGML_LOG_LEVEL_WARN = 3
+# The time that llama.cpp takes for a text grows with the square of the markers in it.
+_MARKERS_AT_ONCE = 32
+_CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+_USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+_MARKED = _CONTROL | _USER_DEFINED
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
@@ -69,7 +75,9 @@ class LlamaTokenizer:
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
         self.vocab = vocab
         self.size: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        self._is_word_piece = llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_WPM
+        kind = llama_cpp.llama_vocab_type(vocab)
+        self._is_word_piece = kind == llama_cpp.LLAMA_VOCAB_TYPE_WPM
+        self._may_cut = kind in (llama_cpp.LLAMA_VOCAB_TYPE_BPE, llama_cpp.LLAMA_VOCAB_TYPE_SPM)
 
     @cached_property
     def longest_token_bytes(self) -> int:
@@ -80,6 +88,13 @@ class LlamaTokenizer:
         """Split text into token ids."""
         if self._is_word_piece:
             text = _HANGUL.sub(lambda syllables: unicodedata.normalize("NFD", syllables.group()), text)
+        first, *others = self._cut(text, adds_special=add_special, parses_special=parse_special)
+        tokens = self._tokens_of(first, add_special=add_special, parse_special=parse_special)
+        for other in others:
+            tokens += self._tokens_of(other, add_special=False, parse_special=parse_special)
+        return tokens
+
+    def _tokens_of(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8")
         size = len(data) + _MAX_ADDED_TOKENS
         tokens = (llama_cpp.llama_token * size)()
@@ -87,6 +102,40 @@ class LlamaTokenizer:
         if count < 0:
             raise Internal(f"text of {len(data)} bytes gave {-count} tokens", code=ErrorCode.INFERENCE_ENGINE_ERROR)
         return list(tokens[:count])
+
+    def _cut(self, text: str, *, adds_special: bool, parses_special: bool) -> list[str]:
+        """Return the parts of a text, each with few markers; they have the tokens of the whole text.
+
+        A part begins with a marker, because no token reaches across the beginning of one.
+        """
+        if not self._may_cut or (adds_special and llama_cpp.llama_vocab_get_add_eos(self.vocab)):
+            return [text]
+        markers = self._markers(parses_special=parses_special)
+        if markers is None:
+            return [text]
+        begins = [found.start() for found in islice(markers.finditer(text), _MARKERS_AT_ONCE, None, _MARKERS_AT_ONCE)]
+        return [text[begin:end] for begin, end in pairwise([0, *begins, len(text)])]
+
+    @cache  # noqa: B019 - a tokenizer lives as long as its model
+    def _markers(self, *, parses_special: bool) -> re.Pattern[str] | None:
+        """Return what finds the texts that are tokens of their own; None where there are none.
+
+        None, too, where one of them takes the space before it: no text may be cut there.
+        """
+        if self.texts_with(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP):
+            return None
+        found = self.texts_with(_MARKED) if parses_special else self.texts_with(_USER_DEFINED, without=_CONTROL)
+        texts = sorted((text for text in found if text.strip()), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    def texts_with(self, attributes: int, *, without: int = 0) -> tuple[str, ...]:
+        """Return the texts of the tokens with one of some attributes, and with none of others."""
+        texts = []
+        for token in range(self.size):
+            found = llama_cpp.llama_vocab_get_attr(self.vocab, token)
+            if found & attributes and not found & without:
+                texts.append(self.render(token, with_special=True).decode("utf-8", "replace"))
+        return tuple(text for text in texts if text)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens; ids outside the vocabulary have none."""
@@ -111,28 +160,13 @@ class LlamaVocabulary:
         vocab = tokenizer.vocab
         self.size = tokenizer.size
         self.end_tokens = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(vocab, token))
-        self.control_texts = _control_texts(tokenizer)
+        self.control_texts = tokenizer.texts_with(_MARKED)
         meant = _meant_control_tokens(tokenizer)
         self._pieces = [tokenizer.render(token, with_special=token in meant) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of a token; only the control tokens that mark parts of an answer have bytes."""
         return self._pieces[token]
-
-
-def _control_texts(tokenizer: LlamaTokenizer) -> tuple[str, ...]:
-    """Return the texts that the tokenizer turns into control tokens."""
-    marked = (
-        llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
-        | llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
-        | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-    )
-    texts = (
-        tokenizer.render(token, with_special=True).decode("utf-8", "replace")
-        for token in range(tokenizer.size)
-        if llama_cpp.llama_vocab_get_attr(tokenizer.vocab, token) & marked
-    )
-    return tuple(text for text in texts if text)
 
 
 def _meant_control_tokens(tokenizer: LlamaTokenizer) -> set[int]:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
-from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
+from pagantic_common.domain.text.calibration import MAX_SCALING, Calibration, LabelCalibration
 from pagantic_common.domain.text.isotonic import Curve
 
 SUFFIX = ".json"
+
+
+Scaling = Annotated[float, Field(ge=-MAX_SCALING, le=MAX_SCALING, allow_inf_nan=False)]
 
 
 class _Line(BaseModel):
@@ -21,8 +24,8 @@ class _Line(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    slope: float
-    intercept: float
+    slope: Scaling
+    intercept: Scaling
 
 
 def _kind_of(value: Any) -> str:
@@ -30,7 +33,7 @@ def _kind_of(value: Any) -> str:
 
 
 class _File(BaseModel):
-    """What a file has."""
+    """What a file has, as `pagantic fit` writes it."""
 
     model: str
     maps: dict[str, Annotated[Annotated[_Line, Tag("line")] | Annotated[Curve, Tag("curve")], Discriminator(_kind_of)]]

@@ -17,17 +17,10 @@ STATUSES = {"/v1/approvals/r/c1/decision": 404}
 ALLOWED_FAILURES = (501, 504)
 
 
-class Endless(list):
-    """Answers that never run out."""
-
-    def pop(self, _index=0):
-        return answer("hello")
-
-
 @pytest.fixture
 def services():
     inference = ScriptedInference()
-    inference.outputs = Endless([answer()])
+    inference.outputs = [answer("hello")]
     return scripted_services(inference)
 
 

@@ -61,6 +61,9 @@ def test_a_curve_is_a_line_between_its_points_and_level_beyond_them():
         ((1.0, 1.0), (0.1, 0.2), "log-odds of a curve must rise"),
         ((0.0, 1.0), (0.3, 0.2), "probabilities of a curve must rise"),
         ((0.0,), (1.1,), "within"),
+        ((0.0,), (float("nan"),), "finite"),
+        ((float("-inf"), 0.0), (0.1, 0.2), "finite"),
+        ((float("nan"), 0.0), (0.1, 0.2), "finite"),
         ((0.0,), (-0.1,), "within"),
     ],
 )

@@ -84,7 +84,8 @@ def test_each_text_of_a_list_is_a_request():
         ({"suffix": "}"}, "^suffix is set: .*leave suffix out"),
         ({"echo": True, "logprobs": 0}, "^echo and logprobs are both set: .*leave one of them out"),
         ({"best_of": 2}, "^best_of is 2 and n is 1: .*leave best_of out"),
-        ({"pagantic": {"messages": []}}, "^pagantic.messages is set"),
+        ({"pagantic": {"messages": [{"content": "x"}]}}, "^pagantic.messages is set"),
+        ({"pagantic": {"textPrompt": "x"}}, "^pagantic.text_prompt is set"),
         ({"pagantic": {"text_prompt": "a"}}, "^pagantic.text_prompt is set"),
     ],
 )

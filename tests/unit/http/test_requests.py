@@ -236,7 +236,7 @@ def test_the_extension_is_a_request_under_the_other_fields():
 @pytest.mark.parametrize(
     ("extension", "words"),
     [
-        ({"messages": []}, r"^pagantic\.messages is set"),
+        ({"messages": [{"content": "x"}]}, r"^pagantic\.messages is set"),
         ({"colour": "green"}, r"^pagantic is not a SystemRequest as JSON: .*colour"),
         ({"mode": "MODE_DANCE"}, "^pagantic is not a SystemRequest as JSON: .*MODE_DANCE"),
         ({"request_id": "a\r\nb: c"}, r"^pagantic\.request_id .*does not match"),

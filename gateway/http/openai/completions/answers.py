@@ -108,9 +108,14 @@ def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> dict[str, Any]
     return {
         "tokens": [_text(token) for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [{_text(one): one.logprob for one in (*token.top, token)} for token in tokens],
+        "top_logprobs": [_by_text((*token.top, token)) for token in tokens],
         "text_offset": list(_offsets(tokens)),
     }
+
+
+def _by_text(tokens: Iterable[generation_pb2.TokenLogprob]) -> dict[str, float]:
+    """Return log-probabilities by text; of tokens that read alike, as parts of characters do, the most probable."""
+    return {_text(one): one.logprob for one in sorted(tokens, key=lambda one: one.logprob)}
 
 
 def _offsets(tokens: Iterable[generation_pb2.TokenLogprob]) -> Iterator[int]:

@@ -23,6 +23,7 @@ from pagantic_common.client.responses import raise_for_error
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_INPUTS = 32
+JUDGED_AT_ONCE = 4  # Tenants have a limit of executions at once.
 # The categories of OpenAI's API, each as a statement for the guard model.
 CATEGORIES: Final = {
     "harassment": "The text insults, bullies or threatens somebody, or calls on others to do so.",
@@ -65,7 +66,7 @@ def moderation_routes(settings: HttpSettings) -> list[Route]:
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
         form = read_form(read_object(body), ModerationForm)
         asked = moderation_requests_of(form, settings, request.scope["request_id"])
-        responses = await run_all([_execute(client, one) for one in asked])
+        responses = await run_all([_execute(client, one) for one in asked], at_once=JUDGED_AT_ONCE)
         return JSONResponse(moderation_of(form, settings.moderation_threshold, responses))
 
     return [Route("/v1/moderations", judge, methods=["POST"])]
@@ -100,10 +101,16 @@ def moderation_requests_of(
 def texts_of(given: str | Sequence[str | ModerationPart]) -> list[str]:
     """Return the texts to judge; the parts of one input are one text. Raises InvalidRequest for an image."""
     if isinstance(given, str):
-        return [given]
-    texts = [one for one in given if isinstance(one, str)]
+        return [_checked("input", given)]
+    texts = [_checked(f"input[{index}]", one) for index, one in enumerate(given) if isinstance(one, str)]
     parts = [_text_of(one, f"input[{index}]") for index, one in enumerate(given) if isinstance(one, ModerationPart)]
-    return texts or ["\n\n".join(parts)]
+    return texts or [_checked("input", "\n\n".join(parts))]
+
+
+def _checked(place: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidRequest(f"{place} has no text: send one, or leave it out")
+    return text
 
 
 def _text_of(part: ModerationPart, place: str) -> str:

@@ -96,7 +96,9 @@ def _check_text_prompt(request: Request) -> None:
     if name := _first_difference(request.hints, hints):
         raise InvalidRequest(f"text_prompt is continued as it is: leave hints.{name} unset, or send messages")
     if name := _first_difference(request, used):
-        raise InvalidRequest(f"text_prompt is continued as it is: leave {name} unset, or send messages instead of it")
+        raise InvalidRequest(
+            f"text_prompt is continued as it is: leave {name} unset, or send messages without text_prompt"
+        )
     if request.output.citations is not None:
         raise InvalidRequest("text_prompt has no sources to quote: leave output.citations unset, or send messages")
     if request.output.schema_in_prompt is SchemaInPrompt.ON:

@@ -254,9 +254,11 @@ class SystemRequest(_message.Message):
     """Keeps the request as long as its execution is kept: GetExecution returns it. Otherwise it is forgotten at the end."""
     text_prompt: _builtins.str
     """A raw prompt in place of messages (CHAT): the model continues this text as it is, without a chat template or a
-    system prompt. Of the other fields it goes with hints, output, rules, semantic_intent, retry, background,
-    keep_request and metadata; of the hints, tool_choice, max_tool_rounds and reasoning must be unset. A schema binds the
-    decoder, and is not shown to the model. A retry continues the same text again. The continuation may be empty.
+    system prompt. Its control texts, such as those between turns, are control tokens: put no text of strangers into it.
+    Of the other fields it goes with request_id, trace_id, hints, output, rules, semantic_intent, retry, background,
+    keep_request and metadata; of the hints, tool_choice, max_tool_rounds and reasoning must be unset, and of the output
+    citations and schema_in_prompt. A schema binds the decoder, and is not shown to the model. A retry continues the same
+    text again. The continuation may be empty.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:

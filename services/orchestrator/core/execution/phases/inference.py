@@ -57,7 +57,7 @@ def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Out
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Tell whether an answer is empty that may not be: a raw text may be at its end, or a stop text ends an answer."""
+    """Tell whether an answer is wrongly empty; a raw text may be at its end, and a stop text may end an answer."""
     was_stopped = bool(run.request.hints.stop) and not output.reasoning
     return not (output.content.strip() or was_stopped or run.request.text_prompt)
 
