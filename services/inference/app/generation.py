@@ -15,7 +15,7 @@ from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.preparation import Preparation
 from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
-from services.inference.core.generation import ChatPrompt, Event, InferenceRequest
+from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
@@ -156,8 +156,11 @@ class Generation:
             matcher = await self._constraints.start(constraint)
         return await self.preparation.run(self._requests.prepare, request, matcher)
 
-    def _check_size(self, prompt: ChatPrompt | str) -> None:
-        if isinstance(prompt, str):
-            self.preparation.check_text("the prompt", prompt)
-        else:
-            self.preparation.check_text("the prompt", *prompt.texts())
+    def _check_size(self, prompt: Prompt) -> None:
+        match prompt:
+            case str():
+                self.preparation.check_text("the prompt", prompt)
+            case ChatPrompt():
+                self.preparation.check_text("the prompt", *prompt.texts())
+            case TokenPrompt():
+                self.preparation.check_tokens("the prompt", prompt.tokens)

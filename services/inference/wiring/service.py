@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pagantic_common.rpc.access.gate import Guard
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.telemetry.clock import SystemClock
+from services.inference.app.models import Models
 from services.inference.app.watchdog import wait_until_broken
 from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
@@ -31,14 +33,27 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
         if own is not None:
             tuning = open_tuner(settings, own, models, loader)
         async with tuning as tuner:
-            yield [
+            guard = guard_of("inference", settings)
+            registrations = [
                 Registration(
                     SERVICE_NAME,
                     InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
                     SCOPES,
-                    guard_of("inference", settings),
+                    guard,
                     wait_until_broken=lambda: wait_until_broken(
                         models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
                     ),
                 )
             ]
+            if settings.vllm_protocol:
+                registrations.append(_vllm_registration(models, guard))
+            yield registrations
+
+
+def _vllm_registration(models: Models, guard: Guard) -> Registration:
+    """Return the registration of vLLM's protocol; its messages are imported only where it is served."""
+    from services.inference.vllm import servicer as vllm  # noqa: PLC0415
+
+    return Registration(
+        vllm.SERVICE_NAME, vllm.VllmEngineServicer(models, clock=SystemClock()).add_to, vllm.SCOPES, guard
+    )
