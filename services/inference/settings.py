@@ -180,6 +180,9 @@ class InferenceSettings(InnerSettings):
     vllm_protocol: bool = Field(
         False, description="serve the default model to gateways for vLLM too, such as SMG: vllm.grpc.engine.VllmEngine"
     )
+    vllm_tokenizer_folder: ExpandedPath = Field(
+        "", description="folder with the default model's tokenizer.json, which such gateways get; empty is none"
+    )
     self_check: bool = Field(
         True, description="at the first start, decode in a child process too, to find a CPU that the build dies on"
     )

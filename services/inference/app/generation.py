@@ -120,12 +120,14 @@ class Generation:
         """Return how many of a prompt's first tokens all tenants share in the cache."""
         return self._requests.shared_length(tokens)
 
+    def check_candidate_count(self, count: int) -> None:
+        """Raise InvalidRequest for a number of candidates that one request may not have."""
+        if not 1 <= count <= self._max_candidates:
+            raise InvalidRequest(f"candidate_count is {count}: it must be between 1 and {self._max_candidates}")
+
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
-        if not 1 <= request.candidate_count <= self._max_candidates:
-            raise InvalidRequest(
-                f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
-            )
+        self.check_candidate_count(request.candidate_count)
         self.loop.check_capacity(current_principal().tenant)
         self._check_size(request.prompt)
         prepared = await self._prepare(request)

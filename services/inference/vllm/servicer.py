@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from types import MappingProxyType
@@ -17,11 +17,14 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc as rpc
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Unsupported
+from services.inference.app.generation import Generation
 from services.inference.app.models import Models
+from services.inference.core.generation import InferenceRequest
 from services.inference.core.request_check import check_request
 from services.inference.vllm.request import request_from_proto
 from services.inference.vllm.response import ResponseEncoder, load_to_proto
-from services.inference.vllm.running import RunningRequests
+from services.inference.vllm.running import RunningRequest, RunningRequests
+from services.inference.vllm.tokenizer_bundle import chunks_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -47,11 +50,18 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class VllmEngineServicer:
-    """The rpcs of vLLM's engine over the default model; the package smg-grpc-proto documents each."""
+    """The rpcs of vLLM's engine over the default model; the package smg-grpc-proto documents each.
 
-    def __init__(self, models: Models, *, clock: Clock) -> None:
+    Args:
+        models: The models of this service.
+        clock: Time for the age of the service.
+        tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them; empty is none.
+    """
+
+    def __init__(self, models: Models, *, clock: Clock, tokenizer_bundle: bytes = b"") -> None:
         self._models = models
         self._clock = clock
+        self._tokenizer_bundle = tokenizer_bundle
         self._started_s = clock.monotonic_s()
         self._running = RunningRequests()
 
@@ -62,14 +72,12 @@ class VllmEngineServicer:
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         decoded = request_from_proto(request)
         check_request(decoded, max_priority=0)
-        encoder = ResponseEncoder(candidate_count=decoded.candidate_count, streams=request.stream)
         with self._running.running(request.request_id) as running:
-            async with self._models.use("") as served, aclosing(served.generates().infer(decoded)) as events:
-                while (event := await running.next_of(events)) is not None:
-                    for response in encoder.encode(event):
-                        yield response
-            if running.is_aborted:
-                for response in encoder.encode_abort():
+            async with (
+                self._generation() as generation,
+                aclosing(_responses(generation, decoded, running, streams=request.stream)) as responses,
+            ):
+                async for response in responses:
                     yield response
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
@@ -83,14 +91,14 @@ class VllmEngineServicer:
         return pb.HealthCheckResponse(healthy=True, message="the engine works")
 
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.GetModelInfoResponse:
-        async with self._models.use("") as served:
-            vocabulary = served.generates().engine.vocabulary
+        async with self._generation() as generation:
+            model, vocabulary = generation.engine.model, generation.engine.vocabulary
             return pb.GetModelInfoResponse(
-                model_path=served.info.name,
-                served_model_name=served.info.name,
+                model_path=model.name,
+                served_model_name=model.name,
                 is_generation=True,
-                max_context_length=served.info.context_window,
-                max_req_input_len=served.info.context_window,
+                max_context_length=model.context_window,
+                max_req_input_len=model.context_window,
                 vocab_size=vocabulary.size,
                 eos_token_ids=sorted(vocabulary.end_tokens),
             )
@@ -125,11 +133,13 @@ class VllmEngineServicer:
     async def GetTokenizer(
         self, request: common_pb2.GetTokenizerRequest, context: Context
     ) -> AsyncIterator[common_pb2.GetTokenizerChunk]:
-        raise Unsupported(
-            "this service has a GGUF file, and no tokenizer.json: give the gateway the folder of one, such as "
-            "--tokenizer-path of SMG"
-        )
-        yield
+        if not self._tokenizer_bundle:
+            raise Unsupported(
+                "this service has no tokenizer to give away: set PAGANTIC_INFERENCE_VLLM_TOKENIZER_FOLDER, or give "
+                "the gateway a tokenizer for the model"
+            )
+        for chunk in chunks_of(self._tokenizer_bundle):
+            yield chunk
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         raise Unsupported("embeddings of tokens are not served: call pagantic.inference.v1 InferenceService/Embed")
@@ -146,3 +156,24 @@ class VllmEngineServicer:
 
     async def StopProfile(self, request: common_pb2.StopProfileRequest, context: Context) -> common_pb2.ProfileResponse:
         raise Unsupported("this service has no profiler: its traces and metrics show where time goes")
+
+    @asynccontextmanager
+    async def _generation(self) -> AsyncIterator[Generation]:
+        """Keep the default model in use; raises InvalidRequest (CONFIG_NO_ENGINE) if another engine serves it."""
+        async with self._models.use("") as served:
+            yield served.generates()
+
+
+async def _responses(
+    generation: Generation, request: InferenceRequest, running: RunningRequest, *, streams: bool
+) -> AsyncGenerator[pb.GenerateResponse, None]:
+    """Yield the responses of one request, and its last ones also when it is aborted."""
+    generation.check_candidate_count(request.candidate_count)
+    encoder = ResponseEncoder(candidate_count=request.candidate_count, streams=streams)
+    async with aclosing(generation.infer(request)) as events:
+        while (event := await running.next_of(events)) is not None:
+            for response in encoder.encode(event):
+                yield response
+    if running.is_aborted:
+        for response in encoder.encode_abort():
+            yield response

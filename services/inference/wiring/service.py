@@ -46,14 +46,17 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
                 )
             ]
             if settings.vllm_protocol:
-                registrations.append(_vllm_registration(models, guard))
+                registrations.append(_vllm_registration(settings, models, guard))
             yield registrations
 
 
-def _vllm_registration(models: Models, guard: Guard) -> Registration:
+def _vllm_registration(settings: InferenceSettings, models: Models, guard: Guard) -> Registration:
     """Return the registration of vLLM's protocol; its messages are imported only where it is served."""
     from services.inference.vllm import servicer as vllm  # noqa: PLC0415
+    from services.inference.vllm.tokenizer_bundle import bundle_tokenizer  # noqa: PLC0415
 
-    return Registration(
-        vllm.SERVICE_NAME, vllm.VllmEngineServicer(models, clock=SystemClock()).add_to, vllm.SCOPES, guard
-    )
+    bundle = b""
+    if settings.vllm_tokenizer_folder:
+        bundle = bundle_tokenizer(Path(settings.vllm_tokenizer_folder))
+    servicer = vllm.VllmEngineServicer(models, clock=SystemClock(), tokenizer_bundle=bundle)
+    return Registration(vllm.SERVICE_NAME, servicer.add_to, vllm.SCOPES, guard)
