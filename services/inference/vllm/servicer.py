@@ -126,7 +126,7 @@ class VllmEngineServicer:
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
         raise Unsupported(
             "this engine shares prefixes by token, not by blocks with hashes, so that it has no events of blocks: "
-            "poll GetLoads, and route by the prefixes that were sent"
+            "call GetLoads, and route by the prefixes that were sent"
         )
         yield
 
