@@ -7,6 +7,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.grammar.engine_text import GrammarError, engine_text_of_values
+from services.inference.convert.request import value_if_set
 from services.inference.core.generation import (
     Constraint,
     ConstraintKind,
@@ -42,7 +43,7 @@ def request_from_proto(request: pb.GenerateRequest) -> InferenceRequest:
     return InferenceRequest(
         prompt=_prompt_of(request),
         sampling=_sampling_of(params),
-        seed=params.seed if params.HasField("seed") else None,
+        seed=value_if_set(params, "seed"),
         constraint=_constraint_of(params),
         max_tokens=_max_tokens_of(params),
         stop=tuple(params.stop),
@@ -72,8 +73,11 @@ def _prompt_of(request: pb.GenerateRequest) -> Prompt:
 
 def _sampling_of(params: pb.SamplingParams) -> Sampling:
     """Decode sampling; a zero means that the field is not set wherever vLLM reads it so, and gets vLLM's default."""
+    temperature = value_if_set(params, "temperature")
+    if temperature is None:
+        temperature = 1.0
     return Sampling(
-        temperature=params.temperature if params.HasField("temperature") else 1.0,
+        temperature=temperature,
         top_p=params.top_p or 1.0,
         top_k=params.top_k,
         min_p=params.min_p,
@@ -85,27 +89,26 @@ def _sampling_of(params: pb.SamplingParams) -> Sampling:
 
 
 def _max_tokens_of(params: pb.SamplingParams) -> int:
-    if params.HasField("max_tokens") and not params.max_tokens:
+    if value_if_set(params, "max_tokens") == 0:
         raise InvalidRequest("sampling_params.max_tokens is 0: ask for at least one token, or leave it out")
     return params.max_tokens
 
 
 def _top_logprobs_of(params: pb.SamplingParams) -> int | None:
-    if not params.HasField("logprobs"):
-        return None
-    if not 0 <= params.logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest(
-            f"sampling_params.logprobs is {params.logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}"
-        )
-    return params.logprobs
+    count: int | None = value_if_set(params, "logprobs")
+    if count is not None and not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"sampling_params.logprobs is {count}: it must be between 0 and {MAX_TOP_LOGPROBS}")
+    return count
 
 
 def _constraint_of(params: pb.SamplingParams) -> Constraint | None:
     match params.WhichOneof("constraint"):
         case None:
             return None
+        case "json_object" if params.json_object:
+            return _ANY_OBJECT
         case "json_object":
-            return _ANY_OBJECT if params.json_object else None
+            return None
         case "choice":
             return _choice_constraint(list(params.choice.choices))
         case kind:

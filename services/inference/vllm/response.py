@@ -49,10 +49,10 @@ class ResponseEncoder:
             case Delta():
                 answer = self._answers[event.candidate_index]
                 answer.tokens += event.tokens
-                if self._streams:
-                    yield pb.GenerateResponse(chunk=self._chunk(event))
-                else:
+                if not self._streams:
                     answer.logprobs += event.logprobs
+                elif event.tokens:
+                    yield pb.GenerateResponse(chunk=self._chunk(event))
             case CandidateEnd():
                 yield pb.GenerateResponse(complete=self._complete(event))
 

@@ -14,7 +14,14 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc as rpc
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as own_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as own_rpc
-from pagantic_common.domain.errors import Conflict, DeadlineExceeded, ErrorCode, InvalidRequest, Overloaded, Unsupported
+from pagantic_common.domain.errors import (
+    Conflict,
+    DeadlineExceeded,
+    ErrorCode,
+    InvalidRequest,
+    Overloaded,
+    Unsupported,
+)
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
@@ -43,7 +50,8 @@ async def model_served(monkeypatch, tmp_path, **settings):
     from services.inference.__main__ import open_app  # noqa: PLC0415 - llama.cpp takes long to load
     from services.inference.settings import InferenceSettings  # noqa: PLC0415
 
-    chosen = InferenceSettings(port=0, tuning=False, self_check=False, threads=1, vllm_protocol=True, **settings)
+    settings = {"vllm_protocol": True, "context_tokens": 512, **settings}
+    chosen = InferenceSettings(port=0, tuning=False, self_check=False, threads=1, **settings)
     async with open_app(chosen) as registrations, serving(registrations) as (channel, _address):
         yield rpc.VllmEngineStub(channel), own_rpc.InferenceServiceStub(channel)
 
@@ -133,6 +141,17 @@ async def test_each_of_several_candidates_has_its_own_tokens():
         assert {last.index: list(last.output_ids) for last in completes} == {
             last.index: list(last.output_ids) for last in again
         }
+
+
+async def test_each_candidate_ends_at_a_stop_token_of_its_own():
+    stops = range(20)
+    async with engine_served(ScriptedEngine(logits_of=random_logits)) as stub:
+        _chunks, completes = await generate(stub, request_of(n=4, seed=1, temperature=2, stop_token_ids=stops))
+        ended = [last for last in completes if last.HasField("matched_token_id")]
+        assert len({last.matched_token_id for last in ended}) > 1
+        for last in completes:
+            assert not set(last.output_ids) & set(stops)
+            assert not last.HasField("matched_token_id") or last.matched_token_id in stops
 
 
 async def test_an_abort_stops_decoding_and_ends_the_stream():
@@ -264,7 +283,7 @@ def test_every_method_of_the_protocol_has_a_scope():
 
 
 async def test_the_bundled_model_answers_as_through_its_own_contract(monkeypatch, tmp_path):
-    async with model_served(monkeypatch, tmp_path, context_tokens=512) as (stub, own):
+    async with model_served(monkeypatch, tmp_path) as (stub, own):
         info = await call_unary("inference", stub.GetModelInfo, pb.GetModelInfoRequest(), 10.0)
         assert (info.vocab_size, info.max_context_length, list(info.eos_token_ids)) == (49152, 512, [0, 2, 4])
         text = "The capital of France is"
@@ -290,7 +309,7 @@ async def test_the_bundled_model_keeps_to_each_kind_of_structured_output(monkeyp
         "grammar": ('root ::= "left" | "right"', lambda text: text in {"left", "right"}),
         "choice": (pb.ChoiceConstraint(choices=["red", "blue"]), lambda text: text in {"red", "blue"}),
     }
-    async with model_served(monkeypatch, tmp_path, context_tokens=512) as (stub, own):
+    async with model_served(monkeypatch, tmp_path) as (stub, own):
         for field, (value, is_right) in kinds.items():
             _chunks, (last,) = await generate(stub, request_of("Answer: ", **{field: value}), 60.0)
             shown = await own.Detokenize(own_pb.DetokenizeRequest(tokens=last.output_ids))
@@ -298,10 +317,19 @@ async def test_the_bundled_model_keeps_to_each_kind_of_structured_output(monkeyp
             assert is_right(shown.text), (field, shown.text)
 
 
-async def test_the_protocol_is_not_served_unless_it_is_asked_for(monkeypatch, tmp_path):
-    async with model_served(monkeypatch, tmp_path, context_tokens=512) as (stub, _own):
-        health = await call_unary("inference", stub.HealthCheck, pb.HealthCheckRequest(), 10.0)
-        assert health.healthy
-    from services.inference.settings import InferenceSettings  # noqa: PLC0415
+@pytest.mark.parametrize("is_asked_for", [False, True])
+async def test_the_protocol_is_served_where_it_is_asked_for(monkeypatch, tmp_path, is_asked_for):
+    async with model_served(monkeypatch, tmp_path, vllm_protocol=is_asked_for) as (stub, own):
+        check = call_unary("inference", stub.HealthCheck, pb.HealthCheckRequest(), 10.0)
+        if is_asked_for:
+            assert (await check).healthy
+        else:
+            with pytest.raises(Unsupported):
+                await check
+        assert (await own.ListModels(own_pb.ListModelsRequest())).models
 
-    assert not InferenceSettings(port=0).vllm_protocol
+
+async def test_a_tokenizer_that_is_not_there_keeps_the_service_from_starting(monkeypatch, tmp_path):
+    with pytest.raises(InvalidRequest, match=r"VLLM_TOKENIZER_FOLDER is .* which has no tokenizer\.json"):
+        async with model_served(monkeypatch, tmp_path, vllm_tokenizer_folder=str(tmp_path)):
+            pass

@@ -127,6 +127,7 @@ class SampledOutput:
         self._matcher = matcher
         self._stream = TextStream(stop)
         self._stop_tokens = stop_tokens
+        self._end_tokens = vocabulary.end_tokens | stop_tokens
         self._seen: Counter[int] = Counter(prompt_tokens[-_PENALIZED_PROMPT_TOKENS:])
         self._top_logprobs = top_logprobs
         self.output_tokens = 0
@@ -168,7 +169,7 @@ class SampledOutput:
         """Continue with a token that was picked from `row`."""
         if token in self._stop_tokens:
             self.matched_stop = token
-        if token in self._vocabulary.end_tokens or token in self._stop_tokens:
+        if token in self._end_tokens:
             return self._end(FinishReason.STOP, Step((), ""))
         logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
         tokens = [token]
@@ -192,7 +193,7 @@ class SampledOutput:
     def _take_forced(self, matcher: Matcher, tokens: list[int]) -> None:
         """Take the forced tokens up to the limit or the end of the output, and append them to `tokens`."""
         for forced in matcher.forced_tokens():
-            if self.output_tokens >= self._max_tokens or forced in self._vocabulary.end_tokens | self._stop_tokens:
+            if self.output_tokens >= self._max_tokens or forced in self._end_tokens:
                 break
             self._take(forced)
             tokens.append(forced)
