@@ -23,6 +23,8 @@ class RunningRequest:
 
     def abort(self) -> None:
         """Give no more events, and cancel the wait for one."""
+        if self.is_aborted:
+            return
         self.is_aborted = True
         if self._limit is not None:
             self._limit.reschedule(asyncio.get_running_loop().time())

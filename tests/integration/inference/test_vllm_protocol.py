@@ -191,6 +191,8 @@ async def test_a_caller_that_leaves_stops_decoding():
         await until(stub, is_idle)
         done = len(steps)
         assert done < 400
+        info = await call_unary("inference", stub.GetServerInfo, pb.GetServerInfoRequest(), 5.0)
+        assert info.active_requests == 0
         await asyncio.sleep(0.1)
         assert len(steps) == done
 

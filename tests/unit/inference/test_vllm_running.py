@@ -39,6 +39,20 @@ async def test_an_abort_ends_the_wait_for_the_next_event():
     assert len(requests) == 0
 
 
+async def test_an_abort_while_the_wait_is_being_cancelled_changes_nothing():
+    failures, loop = [], asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: failures.append(context))
+    requests, events = RunningRequests(), one_then_silence()
+    with requests.running("a") as running:
+        await running.next_of(events)
+        waiting = asyncio.ensure_future(running.next_of(events))
+        await asyncio.sleep(0)
+        requests.abort(["a"])
+        loop.call_soon(requests.abort, ["a"])
+        assert await waiting is None
+    assert failures == []
+
+
 async def test_the_end_of_the_events_is_no_abort():
     with RunningRequests().running("a") as running:
         assert await running.next_of(nothing()) is None
