@@ -177,6 +177,12 @@ class InferenceSettings(InnerSettings):
     step_timeout_s: float = Field(
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
     )
+    vllm_protocol: bool = Field(
+        False, description="serve the default model to gateways for vLLM too, such as SMG: vllm.grpc.engine.VllmEngine"
+    )
+    vllm_tokenizer_folder: ExpandedPath = Field(
+        "", description="folder with the default model's tokenizer.json, which such gateways get; empty is none"
+    )
     self_check: bool = Field(
         True, description="at the first start, decode in a child process too, to find a CPU that the build dies on"
     )

@@ -117,7 +117,7 @@ class AnswerStream:
             if any(piece.reasoning for piece in pieces):
                 answer.reasoning_tokens += new_tokens
             delta = _add_pieces(deltas.get(index, Delta(index)), pieces)
-            delta = replace(delta, logprobs=(*delta.logprobs, *event.logprobs))
+            delta = replace(delta, logprobs=(*delta.logprobs, *event.logprobs), tokens=(*delta.tokens, *event.tokens))
             if replace(delta, output_tokens=0) != Delta(index):
                 deltas[index] = replace(delta, output_tokens=event.output_tokens)
 
@@ -130,7 +130,14 @@ class AnswerStream:
             raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
         if reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
             reason = FinishReason.TOOL
-        return CandidateEnd(event.candidate, reason, event.output_tokens, parser.calls, event.constraint_satisfied)
+        return CandidateEnd(
+            event.candidate,
+            reason,
+            event.output_tokens,
+            parser.calls,
+            event.constraint_satisfied,
+            event.matched_stop,
+        )
 
     def _usage(self, event: Finished) -> TokenUsage:
         return TokenUsage(

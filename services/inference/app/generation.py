@@ -15,7 +15,7 @@ from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.preparation import Preparation
 from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
-from services.inference.core.generation import ChatPrompt, Event, InferenceRequest
+from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
@@ -120,12 +120,14 @@ class Generation:
         """Return how many of a prompt's first tokens all tenants share in the cache."""
         return self._requests.shared_length(tokens)
 
+    def check_candidate_count(self, count: int) -> None:
+        """Raise InvalidRequest for a number of candidates that one request may not have."""
+        if not 1 <= count <= self._max_candidates:
+            raise InvalidRequest(f"candidate_count is {count}: it must be between 1 and {self._max_candidates}")
+
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
-        if not 1 <= request.candidate_count <= self._max_candidates:
-            raise InvalidRequest(
-                f"candidate_count is {request.candidate_count}: it must be between 1 and {self._max_candidates}"
-            )
+        self.check_candidate_count(request.candidate_count)
         self.loop.check_capacity(current_principal().tenant)
         self._check_size(request.prompt)
         prepared = await self._prepare(request)
@@ -156,8 +158,11 @@ class Generation:
             matcher = await self._constraints.start(constraint)
         return await self.preparation.run(self._requests.prepare, request, matcher)
 
-    def _check_size(self, prompt: ChatPrompt | str) -> None:
-        if isinstance(prompt, str):
-            self.preparation.check_text("the prompt", prompt)
-        else:
-            self.preparation.check_text("the prompt", *prompt.texts())
+    def _check_size(self, prompt: Prompt) -> None:
+        match prompt:
+            case str():
+                self.preparation.check_text("the prompt", prompt)
+            case ChatPrompt():
+                self.preparation.check_text("the prompt", *prompt.texts())
+            case TokenPrompt():
+                self.preparation.check_tokens("the prompt", prompt.tokens)

@@ -75,6 +75,15 @@ class Preparation:
                 details={"bytes": size, "max_bytes": self._max_bytes, "context_window": self._window_tokens},
             )
 
+    def check_tokens(self, name: str, tokens: Sequence[int]) -> None:
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for more tokens than the context window holds."""
+        if len(tokens) > self._window_tokens:
+            raise InvalidRequest(
+                f"{name} has {len(tokens)} tokens, the context window holds {self._window_tokens}: send fewer at once",
+                code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
+                details={"prompt_tokens": len(tokens), "context_window": self._window_tokens},
+            )
+
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
         self.check_text("the text", text)
@@ -95,11 +104,7 @@ class Preparation:
 
     async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens; raises InvalidRequest for more than the context window holds."""
-        if len(tokens) > self._window_tokens:
-            raise InvalidRequest(
-                f"{len(tokens)} tokens are given, the context window holds {self._window_tokens}: send fewer at once",
-                code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
-            )
+        self.check_tokens("the text", tokens)
         return await self.run(lambda: self._tokenizer.detokenize(tokens, with_special=with_special))
 
     async def close(self) -> None:

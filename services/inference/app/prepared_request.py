@@ -78,6 +78,7 @@ class RequestPreparer:
             raise InvalidRequest("the prompt is empty")
         max_tokens = self._max_tokens(len(prompt.tokens), request.max_tokens)
         self._check_bias(request)
+        self._check_stop_tokens(request)
         seed = request.seed
         if seed is None:
             seed = self._new_seed()
@@ -94,6 +95,7 @@ class RequestPreparer:
             tenant=current_principal().tenant,
             shared_tokens=self.shared_length(prompt.tokens),
             drafter=self._drafter(request, prompt),
+            reports_tokens=request.reports_tokens,
         )
         return PreparedRequest(decode, Started(self._engine.model, len(prompt.tokens), 0, seed, uuid.uuid4().hex), form)
 
@@ -117,6 +119,7 @@ class RequestPreparer:
             sampling=request.sampling,
             max_tokens=max_tokens,
             stop=stop,
+            stop_tokens=request.stop_tokens,
             matcher=matcher,
             prompt_tokens=prompt.tokens,
             top_logprobs=request.top_logprobs,
@@ -134,6 +137,11 @@ class RequestPreparer:
         size = self._engine.vocabulary.size
         if unknown := [token for token in request.sampling.logit_bias if token >= size]:
             raise InvalidRequest(f"sampling.logit_bias names token {unknown[0]}: the model has {size} tokens")
+
+    def _check_stop_tokens(self, request: InferenceRequest) -> None:
+        size = self._engine.vocabulary.size
+        if unknown := [token for token in request.stop_tokens if not 0 <= token < size]:
+            raise InvalidRequest(f"the stop token {unknown[0]} is not known: the model has the tokens 0 to {size - 1}")
 
     def _max_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
         """Return the limit of the output, that of the request if it has one; raises InvalidRequest without room."""

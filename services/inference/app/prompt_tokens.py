@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.dialect import VERBATIM, dialect_of
-from services.inference.core.generation import ChatPrompt, ReasoningMode
+from services.inference.core.generation import ChatPrompt, Prompt, ReasoningMode, TokenPrompt
 from services.inference.core.prompts.chat import template_input, with_joined_system
 from services.inference.core.prompts.control_text import PLACE, ControlTextGuard
 from services.inference.core.scheduling.parked_prefixes import common_length
@@ -36,8 +36,14 @@ class PromptTokenizer:
         self._template = template
         self._dialect = dialect_of(template.source)
 
-    def tokenize(self, prompt: ChatPrompt | str, reasoning: ReasoningMode = ReasoningMode.AUTO) -> PromptTokens:
-        """Return a prompt's tokens; raises InvalidRequest for a conversation that the template refuses."""
+    def tokenize(self, prompt: Prompt, reasoning: ReasoningMode = ReasoningMode.AUTO) -> PromptTokens:
+        """Return a prompt's tokens.
+
+        Raises InvalidRequest for a conversation that the template refuses, and for a token that the model lacks.
+        """
+        if isinstance(prompt, TokenPrompt):
+            self._check_known(prompt.tokens)
+            return PromptTokens(list(prompt.tokens), AnswerForm(VERBATIM))
         if isinstance(prompt, str):
             tokens = self._engine.tokenize(prompt, add_special=True, parse_special=True)
             return PromptTokens(tokens, AnswerForm(VERBATIM))
@@ -77,6 +83,14 @@ class PromptTokenizer:
         ]
         first = prompts[0]
         return first[: min(common_length(first, other, len(first)) for other in prompts)]
+
+    def _check_known(self, tokens: Sequence[int]) -> None:
+        size = self._engine.vocabulary.size
+        if unknown := [position for position, token in enumerate(tokens) if not 0 <= token < size]:
+            raise InvalidRequest(
+                f"token {unknown[0]} of the prompt is {tokens[unknown[0]]}: the model has the tokens 0 to {size - 1}, "
+                "tokenize with its own tokenizer"
+            )
 
     def _tokens_of(self, guard: ControlTextGuard, rendered: str) -> list[int]:
         return [

@@ -25,6 +25,11 @@ class Load:
     computed_tokens_total: int = 0
     preemptions_total: int = 0
 
+    @property
+    def kv_used_ratio(self) -> float:
+        """The share of the KV cache's cells in use, from 0 to 1; 0 without a cache."""
+        return self.kv_used_tokens / max(1, self.kv_capacity_tokens)
+
     def __add__(self, other: Load) -> Load:
         return Load(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 

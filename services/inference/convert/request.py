@@ -64,7 +64,7 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
 
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
     """Decode sampling; fields that are not set have the defaults."""
-    given = {name: value for name in _SAMPLING_FIELDS if (value := _value_if_set(sampling, name)) is not None}
+    given = {name: value for name in _SAMPLING_FIELDS if (value := value_if_set(sampling, name)) is not None}
     return Sampling(**given, logit_bias=dict(sampling.logit_bias), given=frozenset(given))
 
 
@@ -98,19 +98,20 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
     return InferenceRequest(
         prompt=prompt_from_proto(request),
         sampling=sampling_from_proto(request.sampling),
-        seed=_value_if_set(request.sampling, "seed"),
+        seed=value_if_set(request.sampling, "seed"),
         constraint=_constraint_from_proto(request.constraint),
         max_tokens=request.max_tokens,
         stop=tuple(request.stop),
         candidate_count=request.candidate_count or 1,
-        top_logprobs=_value_if_set(request, "top_logprobs"),
+        top_logprobs=value_if_set(request, "top_logprobs"),
         priority=request.priority,
         reasoning=_reasoning_from_proto(request.reasoning),
         options_json=request.options_json,
     )
 
 
-def _value_if_set(message: Message, field: str) -> Any:
+def value_if_set(message: Message, field: str) -> Any:
+    """Return an optional field of a message; None if it is not set."""
     if not message.HasField(field):
         return None
     return getattr(message, field)

@@ -64,6 +64,16 @@ class ChatPrompt:
                 yield tool.parameters_json
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt that its caller has tokenized with the model's own tokenizer."""
+
+    tokens: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TokenPrompt | str
+
+
 class ReasoningMode(StrEnum):
     """Whether a reasoning model thinks before it answers."""
 
@@ -82,19 +92,24 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """One prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less."""
+    """One prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less.
 
-    prompt: ChatPrompt | str
+    A token of `stop_tokens` ends the output like the model's own end. `reports_tokens` adds their tokens to the deltas.
+    """
+
+    prompt: Prompt
     sampling: Sampling = Sampling()
     seed: int | None = None
     constraint: Constraint | None = None
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
     candidate_count: int = 1
     top_logprobs: int | None = None
     priority: int = 0
     reasoning: Reasoning = Reasoning()
     options_json: str = ""
+    reports_tokens: bool = False
 
 
 class FinishReason(StrEnum):
@@ -147,7 +162,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next text of one candidate, in whole characters; `output_tokens` counts the candidate's tokens so far."""
+    """The next text of one candidate, in whole characters; `output_tokens` counts the candidate's tokens so far.
+
+    `tokens` has the next tokens where the request wants them. Their text may come with a later delta.
+    """
 
     candidate_index: int
     content: str = ""
@@ -155,17 +173,19 @@ class Delta:
     tool_calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     output_tokens: int = 0
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateEnd:
-    """One candidate ended."""
+    """One candidate ended; `matched_stop` is the stop string or the token of `stop_tokens` that ended it."""
 
     candidate_index: int
     finish_reason: FinishReason
     output_tokens: int
     tool_calls: tuple[ToolCall, ...] = ()
     constraint_satisfied: bool = False
+    matched_stop: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import Role, ToolDefinition, check_message
 from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.inference.core.generation import ChatPrompt, InferenceRequest, Sampling, ScoreBranch
+from services.inference.core.generation import ChatPrompt, InferenceRequest, Prompt, Sampling, ScoreBranch
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
+MAX_STOP_TOKENS = 1024
 MAX_PRIORITY = 10
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
@@ -31,6 +32,8 @@ def check_request(request: InferenceRequest, *, max_priority: int) -> None:
             "PAGANTIC_INFERENCE_MAX_PRIORITY sets"
         )
     _check_stop(request.stop)
+    if len(request.stop_tokens) > MAX_STOP_TOKENS:
+        raise InvalidRequest(f"the request has {len(request.stop_tokens)} stop tokens: send at most {MAX_STOP_TOKENS}")
     _check_options(request.options_json)
     check_prompt(request.prompt)
     check_sampling(request.sampling)
@@ -38,9 +41,9 @@ def check_request(request: InferenceRequest, *, max_priority: int) -> None:
         raise InvalidRequest(f"reasoning.max_tokens is {request.reasoning.max_tokens}: it must not be negative")
 
 
-def check_prompt(prompt: ChatPrompt | str) -> None:
+def check_prompt(prompt: Prompt) -> None:
     """Raise InvalidRequest for a conversation with a malformed message or tool."""
-    if isinstance(prompt, str):
+    if not isinstance(prompt, ChatPrompt):
         return
     if not prompt.messages:
         raise InvalidRequest("chat.messages is empty")

@@ -13,6 +13,7 @@ _GAUGES = (
     (names.INFERENCE_RUNNING_SEQUENCES, "Sequences that are being decoded", "running_sequences"),
     (names.INFERENCE_KV_USED_TOKENS, "KV cache cells in use", "kv_used_tokens"),
     (names.INFERENCE_KV_CAPACITY_TOKENS, "KV cache cells in all", "kv_capacity_tokens"),
+    (names.INFERENCE_KV_USED_RATIO, "Share of the KV cache's cells in use, from 0 to 1", "kv_used_ratio"),
 )
 _COUNTERS = (
     (names.INFERENCE_OUTPUT_TOKENS, "Tokens given out since the start", "output_tokens_total"),

@@ -1,4 +1,4 @@
-"""Opens the inference service: its models, its tuner and its servicer."""
+"""Opens the inference service: its models, its tuner and its servicers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.access.tls.service_callers import guard_of
-from pagantic_common.telemetry.clock import SystemClock
-from services.inference.app.watchdog import wait_until_broken
-from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
 from services.inference.wiring.constraint_workers import open_workers
 from services.inference.wiring.load_metrics import report_load
 from services.inference.wiring.model_loading import ModelLoader
+from services.inference.wiring.registrations import make_registrations
 from services.inference.wiring.tuning import open_tuner
 from services.inference.wiring.untuned import open_untuned
 
@@ -31,14 +28,4 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
         if own is not None:
             tuning = open_tuner(settings, own, models, loader)
         async with tuning as tuner:
-            yield [
-                Registration(
-                    SERVICE_NAME,
-                    InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
-                    SCOPES,
-                    guard_of("inference", settings),
-                    wait_until_broken=lambda: wait_until_broken(
-                        models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
-                    ),
-                )
-            ]
+            yield make_registrations(settings, models, tuner)

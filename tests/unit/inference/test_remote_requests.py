@@ -16,7 +16,14 @@ from pagantic_common.grammar.engine_text import (
     engine_text_of_values,
 )
 from pagantic_common.settings import EXIT_CONFIG, load_settings
-from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind, InferenceRequest, Sampling
+from services.inference.core.generation import (
+    ChatPrompt,
+    Constraint,
+    ConstraintKind,
+    InferenceRequest,
+    Sampling,
+    TokenPrompt,
+)
 from services.inference.core.remote.estimate import estimate_prompt, estimate_text
 from services.inference.core.remote.requests import RemoteModel, inference_request
 from services.inference.core.remote.schemas import schema_of
@@ -169,3 +176,10 @@ def test_the_key_is_read_where_the_settings_say(monkeypatch, tmp_path):
     path.unlink()
     with pytest.raises(PreconditionFailed, match="cannot be read"):
         endpoint_of("file", settings["file"])
+
+
+def test_tokens_are_no_prompt_for_another_engine():
+    prompt = TokenPrompt((1, 2))
+    assert estimate_prompt(prompt) == 2
+    with pytest.raises(InvalidRequest, match="takes no tokens as a prompt: send text"):
+        body_of(InferenceRequest(prompt))

@@ -36,6 +36,9 @@ def test_nothing_of_a_stop_string_is_shown(text, stops, sizes):
     assert text.startswith(shown)
     assert not any(stop in shown for stop in stops)
     assert stream.is_stopped == any(stop in text for stop in stops)
+    if stream.is_stopped:
+        assert stream.found_stop in stops
+        assert text.startswith(shown + stream.found_stop)
 
 
 def test_bytes_that_can_never_be_a_character_are_replaced():

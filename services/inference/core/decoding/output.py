@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -71,7 +71,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The result of one `accept`: tokens to decode next, text to show, and the reason if the output ended."""
+    """The result of one `accept`: the new tokens, text to show, and the reason if the output ended.
+
+    The tokens are decoded next unless the output ended. A token that ends an output is not part of it.
+    """
 
     tokens: tuple[int, ...]
     text: str
@@ -84,6 +87,7 @@ class Output(Protocol):
 
     output_tokens: int
     constraint_satisfied: bool
+    matched_stop: str | int | None
 
     @property
     def is_random(self) -> bool:
@@ -100,7 +104,10 @@ class Output(Protocol):
 
 
 class SampledOutput:
-    """An output whose tokens are sampled; `top_logprobs` None reports no log-probabilities."""
+    """An output whose tokens are sampled; `top_logprobs` None reports no log-probabilities.
+
+    A token of `stop_tokens` ends the output; `matched_stop` is that token, or the stop string that the text contained.
+    """
 
     def __init__(
         self,
@@ -109,6 +116,7 @@ class SampledOutput:
         sampling: Sampling,
         max_tokens: int,
         stop: Sequence[str] = (),
+        stop_tokens: frozenset[int] = frozenset(),
         matcher: Matcher | None = None,
         prompt_tokens: Sequence[int] = (),
         top_logprobs: int | None = None,
@@ -118,10 +126,13 @@ class SampledOutput:
         self._max_tokens = max_tokens
         self._matcher = matcher
         self._stream = TextStream(stop)
+        self._stop_tokens = stop_tokens
+        self._end_tokens = vocabulary.end_tokens | stop_tokens
         self._seen: Counter[int] = Counter(prompt_tokens[-_PENALIZED_PROMPT_TOKENS:])
         self._top_logprobs = top_logprobs
         self.output_tokens = 0
         self.constraint_satisfied = False
+        self.matched_stop: str | int | None = None
 
     @property
     def is_random(self) -> bool:
@@ -134,6 +145,7 @@ class SampledOutput:
             vocabulary=self._vocabulary,
             sampling=self._sampling,
             max_tokens=self._max_tokens,
+            stop_tokens=self._stop_tokens,
             top_logprobs=self._top_logprobs,
         )
         if self._matcher is not None:
@@ -155,8 +167,10 @@ class SampledOutput:
 
     def accept(self, token: int, row: Row) -> Step:
         """Continue with a token that was picked from `row`."""
-        if token in self._vocabulary.end_tokens:
-            return self._end(FinishReason.STOP, "", ())
+        if token in self._stop_tokens:
+            self.matched_stop = token
+        if token in self._end_tokens:
+            return self._end(FinishReason.STOP, Step((), ""))
         logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
         tokens = [token]
         self._take(token)
@@ -164,11 +178,12 @@ class SampledOutput:
         if self._matcher is not None and self._top_logprobs is None:
             self._take_forced(self._matcher, tokens)
         text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
+        step = Step(tuple(tokens), text, logprobs=logprobs)
         if self._is_stopped():
-            return self._end(FinishReason.STOP, text, logprobs)
+            return self._end(FinishReason.STOP, step)
         if self.output_tokens >= self._max_tokens:
-            return self._end(FinishReason.LENGTH, text, logprobs)
-        return Step(tuple(tokens), text, logprobs=logprobs)
+            return self._end(FinishReason.LENGTH, step)
+        return step
 
     def _is_stopped(self) -> bool:
         if self._stream.is_stopped:
@@ -178,7 +193,7 @@ class SampledOutput:
     def _take_forced(self, matcher: Matcher, tokens: list[int]) -> None:
         """Take the forced tokens up to the limit or the end of the output, and append them to `tokens`."""
         for forced in matcher.forced_tokens():
-            if self.output_tokens >= self._max_tokens or forced in self._vocabulary.end_tokens:
+            if self.output_tokens >= self._max_tokens or forced in self._end_tokens:
                 break
             self._take(forced)
             tokens.append(forced)
@@ -189,11 +204,15 @@ class SampledOutput:
         self.output_tokens += 1
         self._seen[token] += 1
 
-    def _end(self, reason: FinishReason, text: str, logprobs: tuple[TokenLogprob, ...]) -> Step:
+    def _end(self, reason: FinishReason, step: Step) -> Step:
+        """End the output with its last step."""
         self.constraint_satisfied = (
             self._matcher is not None and self._matcher.is_complete() and not self._stream.is_stopped
         )
-        return Step((), text + self._stream.finish(), reason, logprobs)
+        text = step.text + self._stream.finish()
+        if self._stream.is_stopped:
+            self.matched_stop = self._stream.found_stop
+        return replace(step, text=text, finish_reason=reason)
 
 
 def token_logprobs(vocabulary: Vocabulary, token: int, row: Row, top: int) -> tuple[TokenLogprob, ...]:

@@ -18,14 +18,19 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = tuple(stop)
         self._held = ""
-        self.is_stopped = False
+        self.found_stop = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text contained a stop string, which `found_stop` then is."""
+        return bool(self.found_stop)
 
     def fork(self) -> TextStream:
         """Return a stream with the same text so far, which continues separately."""
         other = TextStream(self._stop)
         other._decoder.setstate(self._decoder.getstate())
         other._held = self._held
-        other.is_stopped = self.is_stopped
+        other.found_stop = self.found_stop
         return other
 
     def feed(self, data: bytes) -> str:
@@ -42,10 +47,9 @@ class TextStream:
         if self.is_stopped:
             return ""
         cut = len(self._held)
-        found = [position for stop in self._stop if (position := self._held.find(stop)) >= 0]
+        found = [(position, stop) for stop in self._stop if (position := self._held.find(stop)) >= 0]
         if found:
-            self.is_stopped = True
-            cut = min(found)
+            cut, self.found_stop = min(found)
         elif not at_end:
             cut -= self._held_back()
         shown, self._held = self._held[:cut], self._held[cut:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.inference.core.generation import ChatPrompt
+from services.inference.core.generation import Prompt, TokenPrompt
 
 BYTES_PER_TOKEN = 3  # English has four to five bytes for a token, code and most other scripts about three
 # A template puts about so many tokens around each message and around each tool.
@@ -15,8 +15,10 @@ def estimate_text(text: str) -> int:
     return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
 
 
-def estimate_prompt(prompt: ChatPrompt | str) -> int:
+def estimate_prompt(prompt: Prompt) -> int:
     """Return the estimated tokens of a prompt with its template and tools."""
+    if isinstance(prompt, TokenPrompt):
+        return len(prompt.tokens)
     if isinstance(prompt, str):
         return estimate_text(prompt)
     around = MESSAGE_TOKENS * (len(prompt.messages) + 1) + TOOL_TOKENS * len(prompt.tools)

@@ -14,6 +14,7 @@ from services.inference.core.generation import (
     InferenceRequest,
     ReasoningMode,
     Sampling,
+    TokenPrompt,
 )
 from services.inference.core.prompts.chat import with_joined_system
 from services.inference.core.prompts.tool_calls import offered_tools, parameters_of
@@ -69,10 +70,13 @@ def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) 
         body["n"] = request.candidate_count
     if max_tokens := _max_tokens(request, model.info):
         body[model.max_tokens_field] = max_tokens
-    if isinstance(request.prompt, str):
-        path, fields = TEXT_PATH, _text_fields(request, request.prompt, model)
-    else:
-        path, fields = CHAT_PATH, _chat_fields(request, request.prompt, model)
+    match request.prompt:
+        case str():
+            path, fields = TEXT_PATH, _text_fields(request, request.prompt, model)
+        case ChatPrompt():
+            path, fields = CHAT_PATH, _chat_fields(request, request.prompt, model)
+        case TokenPrompt():
+            raise InvalidRequest("another engine serves the model, which takes no tokens as a prompt: send text")
     return RemoteRequest(path, _with_extra({**body, **fields}, model))
 
 

@@ -131,10 +131,14 @@ class Advancing:
         self._seating.branches.append(other)
 
     def _report(self, branch: Branch, step: Step, events: list[SchedulerEvent]) -> None:
-        number = branch.ticket.number
-        if step.text or step.logprobs:
+        request = branch.ticket.request
+        tokens: tuple[int, ...] = ()
+        if request.reports_tokens:
+            tokens = step.tokens
+        if step.text or step.logprobs or tokens:
             indexes = tuple(candidate.index for candidate in branch.candidates)
-            events.append(Progress(number, indexes, step.text, branch.output.output_tokens, step.logprobs))
+            output_tokens = branch.output.output_tokens
+            events.append(Progress(branch.ticket.number, indexes, step.text, output_tokens, step.logprobs, tokens))
         if step.finish_reason is not None:
             for candidate in branch.candidates:
                 self._end(branch.ticket, candidate, branch.output, step.finish_reason, events)
@@ -152,6 +156,8 @@ class Advancing:
         ticket.output_tokens += tokens
         ticket.longest_output = max(ticket.longest_output, tokens)
         self.output_tokens_total += tokens
-        events.append(Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied))
+        events.append(
+            Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied, output.matched_stop)
+        )
         if ticket.unfinished == 0:
             events.append(Finished(ticket.number, ticket.output_tokens, ticket.longest_output, ticket.rows))

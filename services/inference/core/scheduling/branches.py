@@ -24,6 +24,7 @@ class DecodeRequest:
     `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate. The first
     `shared_tokens` of the prompt are shared with every tenant, the others only within requests of the same `tenant`.
     When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
+    `reports_tokens` reports the new tokens with the progress, also before they have made a whole character.
     """
 
     tokens: tuple[int, ...]
@@ -36,6 +37,7 @@ class DecodeRequest:
     tenant: str = DEFAULT_TENANT
     shared_tokens: int = 0
     kept_tokens: int | None = None
+    reports_tokens: bool = False
 
 
 @dataclass(slots=True)
@@ -160,6 +162,7 @@ class Progress:
     text: str
     output_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,7 @@ class Ended:
     finish_reason: FinishReason
     output_tokens: int
     constraint_satisfied: bool
+    matched_stop: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class GivenOutput:
 
     is_random = False
     constraint_satisfied = False
+    matched_stop: str | int | None = None
 
     def __init__(self, vocabulary: Vocabulary, reading: Reading) -> None:
         self._vocabulary = vocabulary
