@@ -194,11 +194,12 @@ async def test_a_server_that_never_answers_costs_its_own_call_alone(tmp_path):
 
 async def test_a_server_that_floods_the_service_does_not_stop_the_others(tmp_path):
     async with mcp_service(tmp_path, {"t": hostile("floods", timeoutSeconds=2), "other": program()}) as stub:
+        before = psutil.Process().memory_info().rss
         flooding = asyncio.create_task(call(stub, "t_call"))
         await asyncio.sleep(0.3)
         for number in range(20):
             assert await said(stub, "other_echo", text=str(number)) == str(number)
-        assert psutil.Process().memory_info().rss < 1_000_000_000
+        assert psutil.Process().memory_info().rss - before < 500_000_000
         assert (await flooding).error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
 
 
