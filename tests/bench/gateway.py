@@ -30,14 +30,14 @@ from tests.bench.ours import ROOT, running_service
 from tests.support.ports import free_ports
 
 CHUNKS = 20
-PAUSE_S = 0.05  # of an engine that gives each of many streams 20 tokens in a second
-ROUNDS = 6  # requests of each stream in one measurement
+PAUSE_S = 0.05  # An engine that serves many streams may give each of them 20 tokens in a second.
+ROUNDS = 6  # Each stream makes so many requests in one measurement.
 START_S = 120.0
 _QUESTION = "What is a lighthouse for?"
 _BODY = {"model": "paced", "stream": True, "messages": [{"role": "user", "content": _QUESTION}]}
 _MILLION = 1024 * 1024
 
-Times = list[float]  # seconds from the request to each of its chunks
+Times = list[float]  # Each is the time from the request to one of its chunks, in seconds.
 Ask = Callable[[], Awaitable[Times]]
 
 
@@ -251,7 +251,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 async def _go(options: argparse.Namespace, doors: dict[str, tuple[Ask, Ask, psutil.Process]]) -> None:
     for _behind, through, _process in doors.values():
-        for _ in range(5):  # not timed
+        for _ in range(5):  # These requests are not timed.
             await through()
     if options.soak:
         for name, (_behind, through, process) in doors.items():

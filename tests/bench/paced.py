@@ -16,7 +16,7 @@ import grpc
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from pagantic.common.v1 import usage_pb2
@@ -79,16 +79,8 @@ def http_app(paced: Paced) -> Starlette:
         yield chunk({}, "stop")
         yield "data: [DONE]\n\n"
 
-    async def chat(request: Request) -> Response:
-        if (await request.json()).get("stream"):
-            return StreamingResponse(events(), media_type="text/event-stream")
-        said = "".join([word async for word in paced.words()])
-        message = {"role": "assistant", "content": said}
-        total = _PROMPT_TOKENS + paced.chunks
-        usage = {"prompt_tokens": _PROMPT_TOKENS, "completion_tokens": paced.chunks, "total_tokens": total}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "paced", "choices": [choice]}
-        return JSONResponse({**whole, "usage": usage})
+    async def chat(_request: Request) -> Response:
+        return StreamingResponse(events(), media_type="text/event-stream")
 
     return Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
 

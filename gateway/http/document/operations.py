@@ -82,7 +82,7 @@ class Operation:
     makes: str = field(default="", kw_only=True)
 
 
-Operations = Mapping[tuple[str, str], Operation]  # by method and path
+Operations = Mapping[tuple[str, str], Operation]  # The keys are methods with their paths.
 
 
 @dataclass(frozen=True, slots=True)

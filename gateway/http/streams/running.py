@@ -59,7 +59,7 @@ async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for work in works:
-            work.close()  # one that had no place was never awaited
+            work.close()  # A work that had no place was never awaited.
 
 
 async def merge_events(

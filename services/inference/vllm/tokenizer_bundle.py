@@ -37,8 +37,8 @@ def bundle_tokenizer(folder: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in (TOKENIZER, *_OTHERS):
             if (folder / name).is_file():
-                entry = zipfile.ZipInfo(name)  # its fixed date keeps the archive the same
-                archive.writestr(entry, _read(folder / name), zipfile.ZIP_DEFLATED)
+                # An entry without a date of its own keeps the archive the same each time.
+                archive.writestr(zipfile.ZipInfo(name), _read(folder / name), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 

@@ -60,6 +60,17 @@ def zip_bomb():
     return file.getvalue()
 
 
+def encrypted(archive):
+    """Return a ZIP archive whose headers say that each entry is encrypted."""
+    marked = bytearray(archive)
+    for head, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = marked.find(head)
+        while at >= 0:
+            marked[at + flags] |= 1
+            at = marked.find(head, at + 4)
+    return bytes(marked)
+
+
 def long_line(size):
     """Yield one line of a file in parts."""
     for _ in range(size // MIB):
@@ -88,6 +99,7 @@ FILES = {
     ),
     "far-cell.xlsx": (lambda: xlsx(row(1, "name") + row(1_048_576, "far").replace("A1048576", "XFD1048576")), None),
     "laughing-slide.pptx": (lambda: pptx(("t", "&e9;"), head=LAUGHS), "damaged"),
+    "encrypted.docx": (lambda: encrypted(docx(paragraph("fox"))), "encrypted"),
     "not-a-zip.docx": (lambda: b"PK\x03\x04" + os.urandom(5000), "damaged or cut"),
     "jar.docx": (lambda: zip_of("META-INF/MANIFEST.MF"), "is a ZIP archive"),
     "latin.txt": (lambda: "Größe und Überfluß, ein Café für müde Füße.".encode("latin-1") * 20, None),

@@ -42,7 +42,7 @@ def test_a_fit_rises_everywhere_and_is_never_certain(examples, odds):
 @given(EXAMPLES)
 def test_a_fit_calibrates_the_labels_that_it_was_fitted_to(examples):
     found = sum(fit_curve(examples).probability_of(odds) for odds, _ in examples)
-    away = len(examples) / (len(examples) + 2)  # by keeping away from 0 and 1
+    away = len(examples) / (len(examples) + 2)  # Keeping away from 0 and 1 moves the sum by no more.
     assert found == pytest.approx(sum(label for _, label in examples), abs=away + 1e-9)
 
 

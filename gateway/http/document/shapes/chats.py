@@ -87,16 +87,21 @@ class ChunkChoice(AnswerShape):
     logprobs: TokenLogprobs | None
 
 
-class ChatCompletionChunk(AnswerShape):
-    """A part of the answer to a chat."""
+class AnswerPart(AnswerShape):
+    """What parts of answers have, whatever they are made of."""
 
     id: str
-    object: Literal["chat.completion.chunk"]
     created: int
     model: str
-    choices: list[ChunkChoice]
     usage: ChatUsage = ABSENT
     pagantic: Extension = ABSENT
+
+
+class ChatCompletionChunk(AnswerPart):
+    """A part of the answer to a chat."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChunkChoice]
 
 
 class ChatEvent(RootModel[ChatCompletionChunk | OpenAIError]):

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import RootModel
 
-from gateway.http.document.shapes.chats import ChatUsage, FinishReason
+from gateway.http.document.shapes.chats import AnswerPart, FinishReason
 from gateway.http.document.shapes.errors import OpenAIError
-from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
+from gateway.http.document.shapes.shape import AnswerShape
 
 
 class TextLogprobs(AnswerShape):
@@ -29,16 +29,11 @@ class TextChoice(AnswerShape):
     finish_reason: FinishReason | None
 
 
-class TextCompletion(AnswerShape):
+class TextCompletion(AnswerPart):
     """The answer to raw texts, or a part of it in a stream."""
 
-    id: str
     object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[TextChoice]
-    usage: ChatUsage = ABSENT
-    pagantic: Extension = ABSENT
 
 
 class TextEvent(RootModel[TextCompletion | OpenAIError]):

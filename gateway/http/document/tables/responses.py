@@ -32,6 +32,10 @@ _FOLLOWING = (
 )
 
 
+def _item_list(name: str, summary: str) -> Operation:
+    return Operation(Tag.OPENAI, name, summary, answer=ItemList, parameters=page_parameters("desc"))
+
+
 RESPONSE_OPERATIONS: Operations = {
     ("POST", _RESPONSES): Operation(
         Tag.OPENAI,
@@ -66,13 +70,7 @@ RESPONSE_OPERATIONS: Operations = {
     ("POST", f"{_RESPONSE}/cancel"): Operation(
         Tag.OPENAI, "cancelResponse", "Cancel a response.", answer=ResponseObject
     ),
-    ("GET", f"{_RESPONSE}/input_items"): Operation(
-        Tag.OPENAI,
-        "listInputItems",
-        "List the input of a stored response.",
-        answer=ItemList,
-        parameters=page_parameters("desc"),
-    ),
+    ("GET", f"{_RESPONSE}/input_items"): _item_list("listInputItems", "List the input of a stored response."),
     ("POST", _CONVERSATIONS): Operation(
         Tag.OPENAI,
         "createConversation",
@@ -87,13 +85,7 @@ RESPONSE_OPERATIONS: Operations = {
         Tag.OPENAI, "updateConversation", "Change the metadata of a conversation.", ConversationForm, Conversation
     ),
     ("DELETE", _CONVERSATION): Operation(Tag.OPENAI, "deleteConversation", "Delete a conversation.", answer=Deleted),
-    ("GET", _ITEMS): Operation(
-        Tag.OPENAI,
-        "listConversationItems",
-        "List the items of a conversation.",
-        answer=ItemList,
-        parameters=page_parameters("desc"),
-    ),
+    ("GET", _ITEMS): _item_list("listConversationItems", "List the items of a conversation."),
     ("POST", _ITEMS): Operation(
         Tag.OPENAI, "addConversationItems", "Add items to a conversation.", ItemsForm, ItemList
     ),

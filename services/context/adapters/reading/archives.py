@@ -43,7 +43,7 @@ def office_format(data: bytes) -> Format:
     try:
         with ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-    except (BadZipFile, ValueError, NotImplementedError, EOFError):  # zipfile raises each of them for a wrong file
+    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises each of them for a wrong file
         raise InvalidRequest("the ZIP archive is damaged or cut: save the file again") from None
     _check_entries(entries)
     names = [entry.filename for entry in entries]

@@ -40,8 +40,7 @@ _DAMAGED: Final = (
     TypeError,
     ValueError,
     AssertionError,
-    RecursionError,
-    NotImplementedError,
+    RuntimeError,  # zipfile raises it for encrypted entries, and kinds of it stand for nesting and unknown methods.
     OSError,
 )
 
@@ -76,7 +75,9 @@ def _read(data: bytes, found: Format, bounds: ReadingBounds) -> tuple[Format, Re
     try:
         return found, _BINARY_READERS[found](data, bounds)
     except _DAMAGED:
-        raise InvalidRequest(f"the {found.name} file is damaged: open it in its program and save it again") from None
+        raise InvalidRequest(
+            f"the {found.name} file is damaged or encrypted: in its program, save it again without a password"
+        ) from None
 
 
 def _document_of(source: str, metadata_json: str, found: Format, read: ReadText) -> Document:

@@ -14,7 +14,8 @@ from services.inference.core.generation import FinishReason, TokenLogprob
 from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import Drafter
 
-_MEMO_DEPTH = 8  # output tokens up to which other candidates are likely to sample the same tokens
+# Other candidates are likely to sample the same tokens up to so many of them.
+_MEMO_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
