@@ -37,10 +37,14 @@ class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
         return call
 
 
-def channel_options(max_message_bytes: int, waits: Collection[str] = ()) -> list[tuple[str, Any]]:
+def channel_options(max_message_bytes: int, waits: Collection[str] = (), replica_of: str = "") -> list[tuple[str, Any]]:
     """Return the options of a channel; reconnects are quick, so that a restarted service is used soon."""
+    options: list[tuple[str, Any]] = []
+    if replica_of:
+        options += [("grpc.default_authority", replica_of), ("grpc.ssl_target_name_override", replica_of)]
     return [
-        ("grpc.service_config", service_config(waits)),
+        *options,
+        ("grpc.service_config", service_config(waits, may_retry=not replica_of)),
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # requests of any size can be retried
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
@@ -48,7 +52,10 @@ def channel_options(max_message_bytes: int, waits: Collection[str] = ()) -> list
         # process, a call could wait for a stream that it holds itself.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),  # the services are neighbours; proxies are for the outside
-        ("grpc.keepalive_time_ms", 60_000),
+        # A process that is frozen or cut off keeps its connection: only a ping that it does not answer tells.
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         # In spite of its name, this is the time of one attempt to connect: a busy peer sends its first frame late.
         ("grpc.min_reconnect_backoff_ms", 2_000),
@@ -63,14 +70,16 @@ def open_channel(
     max_message_bytes: int,
     waits: Collection[str] = (),
     credentials: grpc.ChannelCredentials | None = None,
+    replica_of: str = "",
 ) -> grpc.aio.Channel:
     """Open a channel that connects on first use; its calls are traced where spans are recorded.
 
     Without credentials it is in plain text.
 
     gRPC does not repeat calls of the methods in `waits` that the service had no room for: they wait in a line.
+    A channel to one replica of a service, which is named by its host in `replica_of`, repeats no call.
     """
-    options = channel_options(max_message_bytes, waits)
+    options = channel_options(max_message_bytes, waits, replica_of)
     interceptors: list[grpc.aio.ClientInterceptor] = []
     if is_recording():
         # Imported here: clients without a collector do not install it.

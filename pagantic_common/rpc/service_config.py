@@ -73,8 +73,11 @@ def is_retried(method: object) -> bool:
     return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC has no public name for a method's path
 
 
-def service_config(waits: Collection[str] = ()) -> str:
-    """Return the service config as JSON; calls of the methods in `waits` wait for room by themselves."""
+def service_config(waits: Collection[str] = (), *, may_retry: bool = True) -> str:
+    """Return the service config as JSON; calls of the methods in `waits` wait for room by themselves.
+
+    Without `may_retry` gRPC repeats no call: the caller has another replica.
+    """
     names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
     waiting = [name for name in names if name["method"] in waits]
     method_config = [{"name": [name for name in names if name not in waiting], "retryPolicy": _RETRY_POLICY}]
@@ -86,7 +89,8 @@ def service_config(waits: Collection[str] = ()) -> str:
         # Health checking works only with round_robin, which also spreads calls over the pods of a headless Service.
         "loadBalancingConfig": [{"round_robin": {}}],
         "healthCheckConfig": {"serviceName": ""},
-        "methodConfig": method_config,
-        "retryThrottling": {"maxTokens": BUDGET_TOKENS, "tokenRatio": TOKENS_PER_SUCCESS},
     }
+    if may_retry:
+        config["methodConfig"] = method_config
+        config["retryThrottling"] = {"maxTokens": BUDGET_TOKENS, "tokenRatio": TOKENS_PER_SUCCESS}
     return json.dumps(config)

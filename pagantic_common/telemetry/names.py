@@ -16,6 +16,7 @@ READINESS: Final = "readiness"
 ERROR_DOMAIN: Final = "pagantic"
 
 INFERENCE_QUEUED_REQUESTS: Final = "pagantic_inference_queued_requests"
+INFERENCE_PENDING_PROMPT_TOKENS: Final = "pagantic_inference_pending_prompt_tokens"
 INFERENCE_RUNNING_SEQUENCES: Final = "pagantic_inference_running_sequences"
 INFERENCE_KV_USED_TOKENS: Final = "pagantic_inference_kv_used_tokens"
 INFERENCE_KV_CAPACITY_TOKENS: Final = "pagantic_inference_kv_capacity_tokens"
@@ -24,6 +25,7 @@ INFERENCE_OUTPUT_TOKENS: Final = "pagantic_inference_output_tokens"
 INFERENCE_COMPUTED_TOKENS: Final = "pagantic_inference_computed_tokens"
 INFERENCE_PREEMPTIONS: Final = "pagantic_inference_preemptions"
 
+ORCHESTRATOR_REROUTED_CALLS: Final = "pagantic_orchestrator_rerouted_calls"
 ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executions"
 ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
 # A histogram by mode and error code; the code is empty for executions that succeeded.

@@ -16,9 +16,11 @@ from pagantic_common.domain.calls.principal import Scope
 from services.inference.app.models import Models
 from services.inference.app.scoring import score_branches, score_continuations
 from services.inference.app.tuning import Tuner
+from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.convert.request import (
     branches_from_proto,
     counted_chat_from_proto,
+    interval_from_proto,
     prompt_from_proto,
     request_from_proto,
 )
@@ -27,6 +29,7 @@ from services.inference.convert.response import (
     embed_response_to_proto,
     event_to_proto,
     load_to_proto,
+    report_to_proto,
     score_response_to_proto,
     tuner_to_proto,
 )
@@ -49,6 +52,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "CountTokens": Scope.EXECUTE,
         "ListModels": Scope.READ,
         "GetLoad": Scope.READ,
+        "WatchReplica": Scope.READ,
         "DescribeEngine": Scope.READ,
         "TuneEngine": Scope.ADMIN,
     }
@@ -58,9 +62,10 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 class InferenceServicer(rpc.InferenceServiceServicer):
     """The rpcs of the service; its proto documents each."""
 
-    def __init__(self, models: Models, tuner: Tuner, *, max_priority: int = 0) -> None:
+    def __init__(self, models: Models, tuner: Tuner, watch: ReplicaWatch, *, max_priority: int = 0) -> None:
         self._models = models
         self._tuner = tuner
+        self._watch = watch
         self._max_priority = max_priority
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -132,6 +137,13 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         return load_to_proto(self._models.load())
+
+    async def WatchReplica(
+        self, request: pb.WatchReplicaRequest, context: Context
+    ) -> AsyncIterator[pb.WatchReplicaResponse]:
+        async with aclosing(self._watch.reports(interval_from_proto(request))) as reports:
+            async for report in reports:
+                yield report_to_proto(report)
 
     async def DescribeEngine(self, request: pb.DescribeEngineRequest, context: Context) -> pb.DescribeEngineResponse:
         loaded = [served.info.name for served in self._models.loaded]

@@ -36,6 +36,7 @@ from services.orchestrator.wiring.access import read_access
 from services.orchestrator.wiring.identity import open_identity
 from services.orchestrator.wiring.journal import open_journal
 from services.orchestrator.wiring.limits import limits_of
+from services.orchestrator.wiring.replicas import open_replicas
 from services.orchestrator.wiring.services import (
     channels_of,
     open_budgets,
@@ -56,7 +57,10 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
-        services = services_of(settings, channels, journal, journal, prompts=prompts, custom_steps=custom_steps)
+        replicas = await stack.enter_async_context(open_replicas(settings))
+        services = services_of(
+            settings, channels, journal, journal, prompts=prompts, custom_steps=custom_steps, replicas=replicas
+        )
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
         services = access.restrict(services)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -31,6 +32,13 @@ def _check_rate(text: str) -> str:
     if len(rates) > 1 or any(rate.amount < 1 for rate in rates):
         raise ValueError("write one number of calls and a time, as in 600/minute")
     return text
+
+
+class Routing(StrEnum):
+    """Which replica of the inference service gets an inference."""
+
+    ESTIMATE = "estimate"
+    ROUND_ROBIN = "round_robin"
 
 
 CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -80,7 +88,13 @@ class OrchestratorSettings(CallerSettings):
         400 * 86_400.0, gt=0, allow_inf_nan=False, description="how long records of the audit are kept"
     )
     port: int = Field(50051, ge=0, le=65535, description="port to listen on")
-    inference_address: str = Field("127.0.0.1:50052", description="address of the inference service")
+    inference_address: str = Field(
+        "127.0.0.1:50052", description="address of the inference service; dns:///host:port is all of its replicas"
+    )
+    inference_routing: Routing = Field(
+        Routing.ESTIMATE,
+        description="who gets an inference: estimate, the replica that is likely to answer first, or round_robin",
+    )
     constraint_address: str = Field("127.0.0.1:50053", description="address of the constraint service")
     context_address: str = Field("127.0.0.1:50054", description="address of the context service")
     rerank_address: str = Field("127.0.0.1:50055", description="address of the rerank service")

@@ -11,6 +11,7 @@ from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel
 from services.inference.app.prepared_request import RequestPreparer
 from services.inference.app.tuning import Tuner
+from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.core.scheduling.batching import Limits
 from services.inference.core.tuning import untuned
 from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
@@ -53,7 +54,11 @@ async def served(generation):
 
 def registration_of(models, tuner=None):
     """Return the service over models; without a tuner nothing is measured."""
-    return Registration(SERVICE_NAME, InferenceServicer(models, tuner or resting_tuner()).add_to, SCOPES)
+    return Registration(
+        SERVICE_NAME,
+        InferenceServicer(models, tuner or resting_tuner(), ReplicaWatch(models, SystemClock())).add_to,
+        SCOPES,
+    )
 
 
 def resting_tuner():

@@ -24,8 +24,8 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 _CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # Callers ping a silent call each minute; by default gRPC treats that as an attack after four pings.
-    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    # Callers ping a silent call every 10 seconds; by default gRPC treats that as an attack after some pings.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # The calls of a caller that vanished end after these times.
     ("grpc.keepalive_time_ms", 60_000),

@@ -92,6 +92,11 @@ class EngineLoop:
             self._changed.notify()
         return number
 
+    def cached_keys(self, reviewed: int) -> frozenset[int]:
+        """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
+        with self._changed:
+            return self.scheduler.cached_keys(reviewed)
+
     def check_capacity(self, tenant: str) -> None:
         """Raise the error that `submit` would raise now for a request of a tenant."""
         with self._changed:

@@ -20,6 +20,9 @@ from services.inference.core.prompts.tool_calls import call_constraint
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
+# Prompts that each report looks up; all of them take up to 16 reports.
+_REVIEWED = 16
+
 
 class Generation:
     """Infer over one model, which it owns; a Workload."""
@@ -60,7 +63,12 @@ class Generation:
             output_tokens_total=scheduler.output_tokens_total,
             computed_tokens_total=scheduler.rows_total,
             preemptions_total=scheduler.preemptions_total,
+            pending_prompt_tokens=scheduler.pending_prompt_tokens,
         )
+
+    def cached_keys(self) -> frozenset[int]:
+        """Return the callers' keys of cached beginnings of prompts; a change is noted after some calls."""
+        return self.loop.cached_keys(_REVIEWED)
 
     def stuck_for_s(self, now_s: float) -> float:
         """Return the age of the current step; 0 when none is running."""

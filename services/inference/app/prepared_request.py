@@ -96,6 +96,7 @@ class RequestPreparer:
             shared_tokens=self.shared_length(prompt.tokens),
             drafter=self._drafter(request, prompt),
             reports_tokens=request.reports_tokens,
+            prefixes=request.prefixes,
         )
         return PreparedRequest(decode, Started(self._engine.model, len(prompt.tokens), 0, seed, uuid.uuid4().hex), form)
 

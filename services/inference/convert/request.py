@@ -14,11 +14,13 @@ from pagantic_common.codec.messages import (
     tool_definition_from_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
+from services.inference.app.watching.replica_watch import DEFAULT_INTERVAL_S, MAX_INTERVAL_S, MIN_INTERVAL_S
 from services.inference.core.generation import (
     ChatPrompt,
     Constraint,
     ConstraintKind,
     InferenceRequest,
+    PromptPrefixes,
     Reasoning,
     ReasoningMode,
     Sampling,
@@ -107,7 +109,20 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
         priority=request.priority,
         reasoning=_reasoning_from_proto(request.reasoning),
         options_json=request.options_json,
+        prefixes=_prefixes_from_proto(request.prefixes),
     )
+
+
+def interval_from_proto(request: inference_service_pb2.WatchReplicaRequest) -> float:
+    """Return the seconds between two reports; raises InvalidRequest for a time that is out of range."""
+    if not request.HasField("interval"):
+        return DEFAULT_INTERVAL_S
+    interval_s = request.interval.seconds + request.interval.nanos / 1e9
+    if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:
+        raise InvalidRequest(
+            f"interval is {interval_s:g} s: it must be between {MIN_INTERVAL_S:g} and {MAX_INTERVAL_S:g} s"
+        )
+    return interval_s
 
 
 def value_if_set(message: Message, field: str) -> Any:
@@ -122,6 +137,10 @@ def _reasoning_from_proto(reasoning: generation_pb2.Reasoning) -> Reasoning:
     if mode is None:
         raise InvalidRequest(f"reasoning.mode {reasoning.mode} is not known")
     return Reasoning(mode, reasoning.max_tokens)
+
+
+def _prefixes_from_proto(prefixes: generation_pb2.PromptPrefixes) -> PromptPrefixes:
+    return PromptPrefixes(tuple(prefixes.keys), prefixes.block_bytes, prefixes.prompt_bytes)
 
 
 def _constraint_from_proto(constraint: generation_pb2.DecoderConstraint) -> Constraint | None:

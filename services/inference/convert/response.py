@@ -14,6 +14,7 @@ from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.app.scoring import BranchScores
 from services.inference.app.tuning import Tuner
+from services.inference.app.watching.replica_watch import Report
 from services.inference.app.workload import Load
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import (
@@ -93,6 +94,14 @@ def load_to_proto(load: Load) -> inference_service_pb2.GetLoadResponse:
         kv_used_tokens=load.kv_used_tokens,
         kv_capacity_tokens=load.kv_capacity_tokens,
         output_tokens_total=load.output_tokens_total,
+        pending_prompt_tokens=load.pending_prompt_tokens,
+    )
+
+
+def report_to_proto(report: Report) -> inference_service_pb2.WatchReplicaResponse:
+    """Encode a report to a watcher."""
+    return inference_service_pb2.WatchReplicaResponse(
+        load=load_to_proto(report.load), added_keys=report.added, removed_keys=report.removed
     )
 
 

@@ -74,6 +74,18 @@ class TokenPrompt:
 Prompt = ChatPrompt | TokenPrompt | str
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPrefixes:
+    """A caller's keys of the beginnings of a prompt: one for each block of so many of the `prompt_bytes`, in order."""
+
+    keys: tuple[int, ...] = ()
+    block_bytes: int = 1
+    prompt_bytes: int = 0
+
+
+NO_PREFIXES = PromptPrefixes()
+
+
 class ReasoningMode(StrEnum):
     """Whether a reasoning model thinks before it answers."""
 
@@ -110,6 +122,7 @@ class InferenceRequest:
     reasoning: Reasoning = Reasoning()
     options_json: str = ""
     reports_tokens: bool = False
+    prefixes: PromptPrefixes = NO_PREFIXES
 
 
 class FinishReason(StrEnum):

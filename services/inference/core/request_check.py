@@ -9,7 +9,14 @@ from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import Role, ToolDefinition, check_message
 from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.inference.core.generation import ChatPrompt, InferenceRequest, Prompt, Sampling, ScoreBranch
+from services.inference.core.generation import (
+    ChatPrompt,
+    InferenceRequest,
+    Prompt,
+    PromptPrefixes,
+    Sampling,
+    ScoreBranch,
+)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
@@ -18,6 +25,7 @@ MAX_PRIORITY = 10
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
+MAX_PREFIX_KEYS = 512
 
 
 def check_request(request: InferenceRequest, *, max_priority: int) -> None:
@@ -35,10 +43,22 @@ def check_request(request: InferenceRequest, *, max_priority: int) -> None:
     if len(request.stop_tokens) > MAX_STOP_TOKENS:
         raise InvalidRequest(f"the request has {len(request.stop_tokens)} stop tokens: send at most {MAX_STOP_TOKENS}")
     _check_options(request.options_json)
+    _check_prefixes(request.prefixes)
     check_prompt(request.prompt)
     check_sampling(request.sampling)
     if request.reasoning.max_tokens < 0:
         raise InvalidRequest(f"reasoning.max_tokens is {request.reasoning.max_tokens}: it must not be negative")
+
+
+def _check_prefixes(prefixes: PromptPrefixes) -> None:
+    count = len(prefixes.keys)
+    if count > MAX_PREFIX_KEYS:
+        raise InvalidRequest(f"prefixes has {count} keys: send at most {MAX_PREFIX_KEYS}")
+    if count and not 1 <= count * prefixes.block_bytes <= prefixes.prompt_bytes:
+        raise InvalidRequest(
+            f"prefixes has {count} blocks of {prefixes.block_bytes} bytes: there must be at least 1 byte in a block, "
+            f"and at most prompt_bytes, {prefixes.prompt_bytes}, in all"
+        )
 
 
 def check_prompt(prompt: Prompt) -> None:

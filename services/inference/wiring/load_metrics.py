@@ -10,6 +10,7 @@ from services.inference.app.models import Models
 
 _GAUGES = (
     (names.INFERENCE_QUEUED_REQUESTS, "Requests that wait for their first step", "queued_requests"),
+    (names.INFERENCE_PENDING_PROMPT_TOKENS, "Prompt tokens that are not computed yet", "pending_prompt_tokens"),
     (names.INFERENCE_RUNNING_SEQUENCES, "Sequences that are being decoded", "running_sequences"),
     (names.INFERENCE_KV_USED_TOKENS, "KV cache cells in use", "kv_used_tokens"),
     (names.INFERENCE_KV_CAPACITY_TOKENS, "KV cache cells in all", "kv_capacity_tokens"),

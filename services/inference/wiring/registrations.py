@@ -10,7 +10,8 @@ from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
-from services.inference.app.watchdog import wait_until_broken
+from services.inference.app.watching.replica_watch import ReplicaWatch
+from services.inference.app.watching.watchdog import wait_until_broken
 from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 from services.inference.settings import InferenceSettings
 
@@ -18,12 +19,14 @@ from services.inference.settings import InferenceSettings
 def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner) -> list[Registration]:
     """Return the registrations of the server; raises InvalidRequest for a tokenizer that cannot be given away."""
     guard = guard_of("inference", settings)
+    watch = ReplicaWatch(models, SystemClock())
     registrations = [
         Registration(
             SERVICE_NAME,
-            InferenceServicer(models, tuner, max_priority=settings.max_priority).add_to,
+            InferenceServicer(models, tuner, watch, max_priority=settings.max_priority).add_to,
             SCOPES,
             guard,
+            begin_drain=watch.stop,
             wait_until_broken=lambda: wait_until_broken(
                 models, step_timeout_s=settings.step_timeout_s, clock=SystemClock()
             ),

@@ -15,8 +15,9 @@ from services.orchestrator.adapters.access.key_files import tenant_credentials
 from services.orchestrator.adapters.calibration_folder import read_calibrations
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
-from services.orchestrator.adapters.grpc_inference import GrpcInference
 from services.orchestrator.adapters.grpc_tools import GrpcTools
+from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.replica_set import ReplicaSet
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
@@ -65,12 +66,13 @@ def services_of(
     *,
     prompts: PromptProvider,
     custom_steps: Mapping[str, CustomStep],
+    replicas: ReplicaSet | None,
 ) -> Services:
     """Return the services behind their channels, without budgets."""
     inference, constraint, context, rerank, tools = channels
     patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
     return Services(
-        inference=GrpcInference(inference, patience_s, settings.busy_patience_s, credentials),
+        inference=GrpcInference(inference, patience_s, settings.busy_patience_s, credentials, replicas),
         constraint=GrpcConstraint(constraint, patience_s, credentials),
         tools=GrpcTools(tools, patience_s, credentials),
         context=GrpcContext(context, rerank, patience_s, credentials),

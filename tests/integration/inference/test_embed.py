@@ -29,7 +29,7 @@ from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.app.pooling.embedder_loop import EmbedderLoop
 from services.inference.app.pooling.embedding import Embedding
-from services.inference.app.watchdog import wait_until_broken
+from services.inference.app.watching.watchdog import wait_until_broken
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.pooled_app import Gate, embedding_over, load_with, models_over

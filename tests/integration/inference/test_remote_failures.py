@@ -19,7 +19,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.remote.transport import MAX_EVENT_BYTES
-from services.inference.app.watchdog import wait_until_broken
+from services.inference.app.watching.watchdog import wait_until_broken
 from tests.support.engine_server import (
     DONE,
     Hold,

@@ -9,7 +9,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream
 from pagantic_common.rpc.channel import open_channel
-from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from tests.support import scripted_peers
 from tests.support.orchestrator_app import crash, execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services

@@ -9,7 +9,7 @@ from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.rpc.channel import open_channel
-from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.convert.inference import logprob_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample

@@ -16,7 +16,7 @@ from pagantic_common.settings import load_settings
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.app.models import Models, ModelSpec
-from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.effects import preparing
 from services.orchestrator.core.conversation.memory import Eviction, MemoryPolicy

@@ -29,7 +29,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
-from services.orchestrator.adapters.grpc_inference import _request
+from services.orchestrator.adapters.inference.requests import infer_request
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.convert.entry import entry_from_json, entry_to_json
 from services.orchestrator.core.execution.commands import Infer
@@ -372,5 +372,5 @@ def test_hints_survive_the_journal_as_the_contract_has_them():
     kept = entry_from_json(entry_to_json(admitted)).request.hints
     assert kept == hints
     command = Infer((Message(Role.USER, "hi"),), (), ToolChoice(), "", None)
-    sampling = _request(command, kept).sampling
+    sampling = infer_request(command, kept).sampling
     assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (40, 0.5, 1.0)

@@ -12,7 +12,7 @@ from pagantic_common.domain.errors import Conflict, InvalidRequest
 from pagantic_common.domain.messages import ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
-from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.adapters.journal.sealing import read_journal_keys
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.execution.commands import Infer

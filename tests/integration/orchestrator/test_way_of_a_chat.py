@@ -7,7 +7,7 @@ from pathlib import Path
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.rpc.channel import open_channel
-from services.orchestrator.adapters.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.app.running.execution import Execution
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_peers import ScriptedInference, served

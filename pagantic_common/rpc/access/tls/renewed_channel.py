@@ -24,6 +24,7 @@ def open_service_channel(
     settings: ServiceSettings,
     *,
     waits: Collection[str] = (),
+    replica_of: str = "",
     certificates: CertificateFiles | None = None,
 ) -> grpc.aio.Channel:
     """Open a channel to another service, with TLS where the settings say so; otherwise as `open_channel` does.
@@ -31,7 +32,9 @@ def open_service_channel(
     `certificates` are those of the settings, where they were read already. Raises InvalidRequest for files that cannot
     be used.
     """
-    open_one = partial(open_channel, address, max_message_bytes=settings.max_message_bytes, waits=waits)
+    open_one = partial(
+        open_channel, address, max_message_bytes=settings.max_message_bytes, waits=waits, replica_of=replica_of
+    )
     certificates = certificates or read_certificates(settings)
     if certificates is None:
         return open_one()

@@ -33,6 +33,7 @@ from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
 from services.inference.core.scheduling.cache_owners import CacheOwners
+from services.inference.core.scheduling.cached_prompts import CachedPrompts
 from services.inference.core.scheduling.drafting import StepCosts
 from services.inference.core.scheduling.prefix_tree import Operation, PrefixTree
 from services.inference.core.scheduling.seating import Seating
@@ -78,6 +79,7 @@ class Scheduler:
         self._memo = self._seating.memo
         self._advancing = Advancing(self._seating)
         self._owners = CacheOwners()
+        self._cached_prompts = CachedPrompts()
         self._numbers = 0
         self._steps = 0
 
@@ -97,6 +99,12 @@ class Scheduler:
         return len(self._seating.branches)
 
     @property
+    def pending_prompt_tokens(self) -> int:
+        """Prompt tokens that are not computed yet; what waiting requests find in the cache is an estimate."""
+        running = sum(branch.pending for branch in self._seating.branches if not branch.ticket.is_prompted)
+        return running + sum(ticket.expected_prompt_tokens for ticket in self._seating.waiting)
+
+    @property
     def output_tokens_total(self) -> int:
         """Tokens of all ended candidates."""
         return self._advancing.output_tokens_total
@@ -111,6 +119,11 @@ class Scheduler:
         """Whether `decide` would plan or end something."""
         return bool(self._seating.waiting or self._seating.branches or self.tree.operations)
 
+    def cached_keys(self, reviewed: int) -> frozenset[int]:
+        """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
+        self._cached_prompts.review(self.tree, reviewed)
+        return frozenset(self._cached_prompts.keys)
+
     def check_capacity(self, tenant: str) -> None:
         """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of a tenant."""
         self._seating.check_capacity(self._owners.number_of(tenant))
@@ -121,7 +134,9 @@ class Scheduler:
         self._seating.check_capacity(owner)
         self._numbers += 1
         weight = self.limits.weights.get(request.tenant, 1.0)
-        self._seating.enter(Ticket(self._numbers, request, owner, weight))
+        ticket = Ticket(self._numbers, request, owner, weight)
+        ticket.expected_prompt_tokens -= self.tree.kept_length(ticket.keys, len(request.tokens))
+        self._seating.enter(ticket)
         return self._numbers
 
     def cancel(self, number: int) -> None:
@@ -161,6 +176,8 @@ class Scheduler:
             first_row += wanted
             # If another branch has just failed the request, this one has no sequence any more.
             if wanted and item.branch.sequence_id is not None:
+                if not item.branch.ticket.is_prompted:
+                    self._cached_prompts.add(item.branch.ticket.request.prefixes, item.branch.keys)
                 if item.branch.is_likely_to_recur:
                     self._memo.keep(item.branch.keys, rows[0])
                 self._advancing.advance(item.branch, item.draft, rows, events)
@@ -192,6 +209,7 @@ class Scheduler:
         events = self.fail(None, reason)
         self.tree.clear()
         self._memo.clear()
+        self._cached_prompts.clear()
         return events
 
     def renew(self, tree: PrefixTree, step_tokens: int) -> None:
@@ -200,6 +218,7 @@ class Scheduler:
         self.limits = replace(self.limits, step_tokens=step_tokens)
         self.costs = StepCosts()
         self._memo.clear()
+        self._cached_prompts.clear()
 
     def _ticket(self, number: int) -> Ticket | None:
         return next((ticket for ticket in self._seating.tickets() if ticket.number == number), None)

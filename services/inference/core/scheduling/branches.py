@@ -10,7 +10,7 @@ from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from services.inference.core.decoding.output import Output
-from services.inference.core.generation import FinishReason, TokenLogprob
+from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
 from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import Drafter
 
@@ -39,6 +39,7 @@ class DecodeRequest:
     shared_tokens: int = 0
     kept_tokens: int | None = None
     reports_tokens: bool = False
+    prefixes: PromptPrefixes = NO_PREFIXES
 
 
 @dataclass(slots=True)
@@ -120,6 +121,7 @@ class Ticket:
         self.unfinished = len(self.candidates)
         self.is_cancelled = False
         self.is_prompted = False
+        self.expected_prompt_tokens = len(request.tokens)
         self.prompt_tokens_computed = 0
         self.rows = 0
         self.output_tokens = 0
@@ -135,12 +137,17 @@ class Ticket:
         """Whether several candidates may sample the same tokens."""
         return len(self.candidates) > 1
 
+    @property
+    def keys(self) -> list[int]:
+        """The keys of the prompt's tokens in the cache."""
+        request = self.request
+        shared, own = request.tokens[: request.shared_tokens], request.tokens[request.shared_tokens :]
+        return [*shared, *cache_keys(own, self.owner)]
+
     def root(self) -> Branch:
         """Return the first branch, with all candidates."""
         request = self.request
-        shared, own = request.tokens[: request.shared_tokens], request.tokens[request.shared_tokens :]
-        keys = [*shared, *cache_keys(own, self.owner)]
-        branch = Branch(self, list(request.tokens), keys, request.output, list(self.candidates))
+        branch = Branch(self, list(request.tokens), self.keys, request.output, list(self.candidates))
         if len(self.candidates) == 1:
             branch.drafter = self.request.drafter
         return branch

@@ -37,6 +37,10 @@ class ParkedPrefixes:
             self._entries.move_to_end(best[0])
         return best
 
+    def length(self, tokens: Sequence[int], limit: int) -> int:
+        """Return how many of the first `limit` tokens an entry has; this does not count as a use of it."""
+        return max((common_length(entry, tokens, limit) for entry in self._entries.values()), default=0)
+
     def covers(self, tokens: Sequence[int]) -> bool:
         """Tell whether an entry begins with all these tokens."""
         return any(common_length(entry, tokens, len(tokens)) == len(tokens) for entry in self._entries.values())

@@ -133,6 +133,10 @@ class PrefixTree:
         """Return how many of the first `limit` tokens the cache has."""
         return self._find(tokens, limit)[1]
 
+    def kept_length(self, tokens: Sequence[int], limit: int) -> int:
+        """Return how many of the first `limit` tokens need not be computed, because they are cached or parked."""
+        return max(self.shared_length(tokens, limit), self.parked.length(tokens, limit))
+
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
         """Open a sequence with those of the first `limit` tokens that are cached or parked; None without a free id."""
         found = self.parked.find(tokens, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pagantic_common.telemetry.logging import get_logger
 ADMIN_KEY_FILE, AUDIT_KEY_FILE = "ADMIN_KEY_FILE", "AUDIT_KEY_FILE"
 MIN_AUDIT_KEY_BYTES = 16
 SUBJECT = "admin"
+_PREFIX_CONTEXT = b"pagantic prefixes of prompts"
 
 log = get_logger(__name__)
 
@@ -55,6 +57,16 @@ def tenant_credentials(path: Path | None) -> Credentials:
     if path is None:
         return lambda _name, _caller: ""
     return TenantTokens(read_signing_key(path)).credentials
+
+
+def prefix_secret(path: Path | None) -> bytes:
+    """Return the secret that names the beginnings of prompts, made of the file of the signing key; empty without one.
+
+    All orchestrators with one signing key have the same. Raises InvalidRequest for a file that cannot be read.
+    """
+    if path is None:
+        return b""
+    return WatchedFile(path, "SIGNING_KEY_FILE", lambda data: hashlib.sha256(_PREFIX_CONTEXT + data).digest()).content()
 
 
 def _parse_audit_key(data: bytes) -> bytes:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagantic.common.v1 import message_pb2 as pagantic_dot_common_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&pagantic/inference/v1/generation.proto\x12\x15pagantic.inference.v1\x1a pagantic/common/v1/message.proto\"\xa3\x01\n\nChatPrompt\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\x12\x31\n\x05tools\x18\x02 \x03(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x33\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolChoice\"\xc2\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x42\n\nlogit_bias\x18\x08 \x03(\x0b\x32..pagantic.inference.v1.Sampling.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x07\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seed\"S\n\tReasoning\x12\x32\n\x04mode\x18\x01 \x01(\x0e\x32$.pagantic.inference.v1.ReasoningMode\x12\x12\n\nmax_tokens\x18\x02 \x01(\x05\"l\n\x11\x44\x65\x63oderConstraint\x12\x15\n\x0bschema_json\x18\x01 \x01(\tH\x00\x12\x0e\n\x04gbnf\x18\x02 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12\x15\n\x0b\x65ngine_text\x18\x04 \x01(\tH\x00\x42\x08\n\x06source\"P\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"o\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\x05\x12\r\n\x05piece\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x30\n\x03top\x18\x04 \x03(\x0b\x32#.pagantic.inference.v1.TokenLogprob*w\n\rReasoningMode\x12\x1e\n\x1aREASONING_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13REASONING_MODE_AUTO\x10\x01\x12\x15\n\x11REASONING_MODE_ON\x10\x02\x12\x16\n\x12REASONING_MODE_OFF\x10\x03*\xad\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x16\n\x12\x46INISH_REASON_TOOL\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&pagantic/inference/v1/generation.proto\x12\x15pagantic.inference.v1\x1a pagantic/common/v1/message.proto\"\xa3\x01\n\nChatPrompt\x12-\n\x08messages\x18\x01 \x03(\x0b\x32\x1b.pagantic.common.v1.Message\x12\x31\n\x05tools\x18\x02 \x03(\x0b\x32\".pagantic.common.v1.ToolDefinition\x12\x33\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x1e.pagantic.common.v1.ToolChoice\"\xc2\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x12\x42\n\nlogit_bias\x18\x08 \x03(\x0b\x32..pagantic.inference.v1.Sampling.LogitBiasEntry\x12\x11\n\x04seed\x18\t \x01(\x04H\x07\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seed\"S\n\tReasoning\x12\x32\n\x04mode\x18\x01 \x01(\x0e\x32$.pagantic.inference.v1.ReasoningMode\x12\x12\n\nmax_tokens\x18\x02 \x01(\x05\"l\n\x11\x44\x65\x63oderConstraint\x12\x15\n\x0bschema_json\x18\x01 \x01(\tH\x00\x12\x0e\n\x04gbnf\x18\x02 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12\x15\n\x0b\x65ngine_text\x18\x04 \x01(\tH\x00\x42\x08\n\x06source\"I\n\x0ePromptPrefixes\x12\x0c\n\x04keys\x18\x01 \x03(\x06\x12\x13\n\x0b\x62lock_bytes\x18\x02 \x01(\r\x12\x14\n\x0cprompt_bytes\x18\x03 \x01(\r\"P\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x04 \x01(\t\"o\n\x0cTokenLogprob\x12\r\n\x05token\x18\x01 \x01(\x05\x12\r\n\x05piece\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12\x30\n\x03top\x18\x04 \x03(\x0b\x32#.pagantic.inference.v1.TokenLogprob*w\n\rReasoningMode\x12\x1e\n\x1aREASONING_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13REASONING_MODE_AUTO\x10\x01\x12\x15\n\x11REASONING_MODE_ON\x10\x02\x12\x16\n\x12REASONING_MODE_OFF\x10\x03*\xad\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x16\n\x12\x46INISH_REASON_TOOL\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_REASONINGMODE']._serialized_start=1108
-  _globals['_REASONINGMODE']._serialized_end=1227
-  _globals['_FINISHREASON']._serialized_start=1230
-  _globals['_FINISHREASON']._serialized_end=1403
+  _globals['_REASONINGMODE']._serialized_start=1183
+  _globals['_REASONINGMODE']._serialized_end=1302
+  _globals['_FINISHREASON']._serialized_start=1305
+  _globals['_FINISHREASON']._serialized_end=1478
   _globals['_CHATPROMPT']._serialized_start=100
   _globals['_CHATPROMPT']._serialized_end=263
   _globals['_SAMPLING']._serialized_start=266
@@ -48,8 +48,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REASONING']._serialized_end=801
   _globals['_DECODERCONSTRAINT']._serialized_start=803
   _globals['_DECODERCONSTRAINT']._serialized_end=911
-  _globals['_TOOLCALLDELTA']._serialized_start=913
-  _globals['_TOOLCALLDELTA']._serialized_end=993
-  _globals['_TOKENLOGPROB']._serialized_start=995
-  _globals['_TOKENLOGPROB']._serialized_end=1106
+  _globals['_PROMPTPREFIXES']._serialized_start=913
+  _globals['_PROMPTPREFIXES']._serialized_end=986
+  _globals['_TOOLCALLDELTA']._serialized_start=988
+  _globals['_TOOLCALLDELTA']._serialized_end=1068
+  _globals['_TOKENLOGPROB']._serialized_start=1070
+  _globals['_TOKENLOGPROB']._serialized_end=1181
 # @@protoc_insertion_point(module_scope)

@@ -295,6 +295,42 @@ class DecoderConstraint(_message.Message):
 Global___DecoderConstraint: _TypeAlias = DecoderConstraint  # noqa: Y015
 
 @_typing.final
+class PromptPrefixes(_message.Message):
+    """Names that a caller gives to the beginnings of a prompt. The service stores them beside the cached tokens, and makes no
+    use of them but to report them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    PROMPT_BYTES_FIELD_NUMBER: _builtins.int
+    block_bytes: _builtins.int
+    """Bytes of a block; at least 1."""
+    prompt_bytes: _builtins.int
+    """Bytes of the whole prompt in the caller's form; at least those of the blocks."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """A key for each block of `block_bytes` bytes of the prompt in the caller's form, at most 512: it stands for all bytes up
+        to the end of its block. Equal keys are taken for equal beginnings.
+        """
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_builtins.int] | None = ...,
+        block_bytes: _builtins.int = ...,
+        prompt_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "keys", b"keys", "prompt_bytes", b"prompt_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptPrefixes: _TypeAlias = PromptPrefixes  # noqa: Y015
+
+@_typing.final
 class ToolCallDelta(_message.Message):
     """A piece of a tool call. The pieces of one index concatenate."""
 

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -69,6 +70,7 @@ class InferRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     OPTIONS_JSON_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
+    PREFIXES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
@@ -103,6 +105,10 @@ class InferRequest(_message.Message):
     def reasoning(self) -> _generation_pb2.Reasoning:
         """Whether and how long a reasoning model thinks first. A constraint binds what follows the reasoning."""
 
+    @_builtins.property
+    def prefixes(self) -> _generation_pb2.PromptPrefixes:
+        """Names for the beginnings of the prompt, by which WatchReplica reports what is cached of it; unset is not reported."""
+
     def __init__(
         self,
         *,
@@ -118,10 +124,11 @@ class InferRequest(_message.Message):
         priority: _builtins.int = ...,
         options_json: _builtins.str = ...,
         reasoning: _generation_pb2.Reasoning | None = ...,
+        prefixes: _generation_pb2.PromptPrefixes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "chat", b"chat", "constraint", b"constraint", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "chat", b"chat", "constraint", b"constraint", "prefixes", b"prefixes", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "candidate_count", b"candidate_count", "chat", b"chat", "constraint", b"constraint", "max_tokens", b"max_tokens", "model", b"model", "options_json", b"options_json", "priority", b"priority", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "stop", b"stop", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "candidate_count", b"candidate_count", "chat", b"chat", "constraint", b"constraint", "max_tokens", b"max_tokens", "model", b"model", "options_json", b"options_json", "prefixes", b"prefixes", "priority", b"priority", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "stop", b"stop", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
     _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
@@ -957,6 +964,7 @@ class GetLoadResponse(_message.Message):
     KV_USED_TOKENS_FIELD_NUMBER: _builtins.int
     KV_CAPACITY_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
+    PENDING_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     queued_requests: _builtins.int
     """Requests that wait for their first step."""
     queue_capacity: _builtins.int
@@ -971,6 +979,8 @@ class GetLoadResponse(_message.Message):
     """KV cache cells in all."""
     output_tokens_total: _builtins.int
     """Output tokens since start."""
+    pending_prompt_tokens: _builtins.int
+    """Prompt tokens of waiting and running requests that are not computed yet, without those that are cached."""
     def __init__(
         self,
         *,
@@ -981,14 +991,75 @@ class GetLoadResponse(_message.Message):
         kv_used_tokens: _builtins.int = ...,
         kv_capacity_tokens: _builtins.int = ...,
         output_tokens_total: _builtins.int = ...,
+        pending_prompt_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_capacity_tokens", b"kv_capacity_tokens", "kv_used_tokens", b"kv_used_tokens", "output_tokens_total", b"output_tokens_total", "queue_capacity", b"queue_capacity", "queued_requests", b"queued_requests", "running_sequences", b"running_sequences", "sequence_capacity", b"sequence_capacity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_capacity_tokens", b"kv_capacity_tokens", "kv_used_tokens", b"kv_used_tokens", "output_tokens_total", b"output_tokens_total", "pending_prompt_tokens", b"pending_prompt_tokens", "queue_capacity", b"queue_capacity", "queued_requests", b"queued_requests", "running_sequences", b"running_sequences", "sequence_capacity", b"sequence_capacity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
+
+@_typing.final
+class WatchReplicaRequest(_message.Message):
+    """How to watch a replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """Time between two reports; from 0.05 s to 60 s, and 0.25 s if it is not set."""
+
+    def __init__(
+        self,
+        *,
+        interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchReplicaRequest: _TypeAlias = WatchReplicaRequest  # noqa: Y015
+
+@_typing.final
+class WatchReplicaResponse(_message.Message):
+    """A report of a replica. The first one has every key; later ones have what has changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAD_FIELD_NUMBER: _builtins.int
+    ADDED_KEYS_FIELD_NUMBER: _builtins.int
+    REMOVED_KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def load(self) -> Global___GetLoadResponse:
+        """The load now."""
+
+    @_builtins.property
+    def added_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Keys of beginnings that the cache has, and that were not reported before or were removed since."""
+
+    @_builtins.property
+    def removed_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Reported keys of beginnings that the cache no longer has."""
+
+    def __init__(
+        self,
+        *,
+        load: Global___GetLoadResponse | None = ...,
+        added_keys: _abc.Iterable[_builtins.int] | None = ...,
+        removed_keys: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_keys", b"added_keys", "load", b"load", "removed_keys", b"removed_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchReplicaResponse: _TypeAlias = WatchReplicaResponse  # noqa: Y015
 
 @_typing.final
 class DescribeEngineRequest(_message.Message):

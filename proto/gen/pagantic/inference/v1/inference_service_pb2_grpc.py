@@ -85,6 +85,11 @@ class InferenceServiceStub:
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.SerializeToString,
                 response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadResponse.FromString,
                 _registered_method=True)
+        self.WatchReplica = channel.unary_stream(
+                '/pagantic.inference.v1.InferenceService/WatchReplica',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.WatchReplicaRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.WatchReplicaResponse.FromString,
+                _registered_method=True)
         self.DescribeEngine = channel.unary_unary(
                 '/pagantic.inference.v1.InferenceService/DescribeEngine',
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.DescribeEngineRequest.SerializeToString,
@@ -184,6 +189,14 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchReplica(self, request, context):
+        """Reports the load, and the beginnings of prompts in the cache, at once and then in the given interval until the caller
+        cancels: for callers that choose among replicas. Errors: RESOURCE_EXHAUSTED when too many callers watch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeEngine(self, request, context):
         """Explains the engine's configuration on this machine: which values were set, and which were measured.
         """
@@ -251,6 +264,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GetLoad,
                     request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.FromString,
                     response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadResponse.SerializeToString,
+            ),
+            'WatchReplica': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchReplica,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.WatchReplicaRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.WatchReplicaResponse.SerializeToString,
             ),
             'DescribeEngine': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeEngine,
@@ -534,6 +552,33 @@ class InferenceService:
             '/pagantic.inference.v1.InferenceService/GetLoad',
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.SerializeToString,
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/WatchReplica',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.WatchReplicaRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.WatchReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,10 @@ class InferenceServiceStub:
     """Lists the models that this service serves, the default first."""
     GetLoad: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]
     """Reports the load of the service, for load balancing and autoscaling."""
+    WatchReplica: _grpc.UnaryStreamMultiCallable[_inference_service_pb2.WatchReplicaRequest, _inference_service_pb2.WatchReplicaResponse]
+    """Reports the load, and the beginnings of prompts in the cache, at once and then in the given interval until the caller
+    cancels: for callers that choose among replicas. Errors: RESOURCE_EXHAUSTED when too many callers watch.
+    """
     DescribeEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]
     """Explains the engine's configuration on this machine: which values were set, and which were measured."""
     TuneEngine: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.TuneEngineRequest, _inference_service_pb2.TuneEngineResponse]
@@ -121,6 +125,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Lists the models that this service serves, the default first."""
     GetLoad: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]  # type: ignore[assignment]
     """Reports the load of the service, for load balancing and autoscaling."""
+    WatchReplica: _aio.UnaryStreamMultiCallable[_inference_service_pb2.WatchReplicaRequest, _inference_service_pb2.WatchReplicaResponse]  # type: ignore[assignment]
+    """Reports the load, and the beginnings of prompts in the cache, at once and then in the given interval until the caller
+    cancels: for callers that choose among replicas. Errors: RESOURCE_EXHAUSTED when too many callers watch.
+    """
     DescribeEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.DescribeEngineRequest, _inference_service_pb2.DescribeEngineResponse]  # type: ignore[assignment]
     """Explains the engine's configuration on this machine: which values were set, and which were measured."""
     TuneEngine: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.TuneEngineRequest, _inference_service_pb2.TuneEngineResponse]  # type: ignore[assignment]
@@ -228,6 +236,16 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.GetLoadResponse, _abc.Awaitable[_inference_service_pb2.GetLoadResponse]]:
         """Reports the load of the service, for load balancing and autoscaling."""
+
+    @_abc_1.abstractmethod
+    def WatchReplica(
+        self,
+        request: _inference_service_pb2.WatchReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inference_service_pb2.WatchReplicaResponse], _abc.AsyncIterator[_inference_service_pb2.WatchReplicaResponse]]:
+        """Reports the load, and the beginnings of prompts in the cache, at once and then in the given interval until the caller
+        cancels: for callers that choose among replicas. Errors: RESOURCE_EXHAUSTED when too many callers watch.
+        """
 
     @_abc_1.abstractmethod
     def DescribeEngine(

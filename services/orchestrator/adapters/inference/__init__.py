@@ -1,0 +1,1 @@
+"""The inference service over gRPC: its port, and the choice among its replicas."""

@@ -1,0 +1,52 @@
+"""The addresses of a service's replicas, from an address in one of gRPC's forms."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+_DNS: Final = "dns:"
+_LISTS: Final = ("ipv4:", "ipv6:")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Where the replicas of a service are: a name for DNS, or a list."""
+
+    host: str
+    port: int = 0
+    listed: tuple[str, ...] = ()
+
+    async def resolve(self) -> tuple[str, ...]:
+        """Return the addresses of the replicas now, in gRPC's form and in order; raises OSError when DNS has none.
+
+        Where replicas have addresses of both families, those of the family that comes first stand for all.
+        """
+        if self.listed:
+            return self.listed
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        first = found[0][0]
+        hosts = {str(entry[4][0]) for entry in found if entry[0] is first}
+        if first is socket.AF_INET6:
+            return tuple(sorted(f"ipv6:[{host}]:{self.port}" for host in hosts))
+        return tuple(sorted(f"ipv4:{host}:{self.port}" for host in hosts))
+
+
+def parse_address(address: str) -> ServiceAddress | None:
+    """Return where the replicas are, by an address as `dns:///host:port` or `ipv4:one:port,other:port`.
+
+    None for any other form: it names one replica.
+    """
+    for scheme in _LISTS:
+        if address.startswith(scheme):
+            members = address.removeprefix(scheme).split(",")
+            return ServiceAddress(members[0].rpartition(":")[0], listed=tuple(scheme + member for member in members))
+    if not address.startswith(_DNS):
+        return None
+    host, _, port = address.removeprefix(_DNS).rpartition("/")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return None
+    return ServiceAddress(host.strip("[]"), int(port))

@@ -1,0 +1,148 @@
+"""Calls of Infer: to the replica that is likely to answer first, to the next one where it does not, then to any."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeAlias
+
+from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
+from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
+from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.waiting_line import Place, WaitingLine
+from pagantic_common.telemetry.metrics import make_counter
+from pagantic_common.telemetry.names import ORCHESTRATOR_REROUTED_CALLS
+from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.adapters.inference.replica_set import Replica, ReplicaSet
+from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes, prefixes_of
+from services.orchestrator.core.routing.replicas import Call
+
+BUSY_RETRY_S = 2.0
+MAX_LINES = 64  # one for each model, and callers may name any
+
+Response: TypeAlias = inference_service_pb2.InferResponse
+Responses: TypeAlias = AsyncGenerator[inference_service_pb2.InferResponse, None]
+
+rerouted_calls = make_counter(
+    ORCHESTRATOR_REROUTED_CALLS, "Inferences that one replica did not take, so that another one was asked"
+)
+
+
+def _no_room(waiting: int) -> Overloaded:
+    return Overloaded(
+        f"{waiting} inferences wait for room in the inference service: send the request again later",
+        code=ErrorCode.INFERENCE_OVERLOADED,
+        retry_after_s=BUSY_RETRY_S,
+    )
+
+
+class RoutedCalls:
+    """Infer over the service as a whole, and over its replicas where there are several.
+
+    Args:
+        peer: The service behind one channel, which waits for it while it starts.
+        stub: The same channel's stub.
+        busy_patience_s: Longest time that a call waits for room in the service.
+        replicas: The replicas; None leaves the choice to the channel.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        stub: inference_service_pb2_grpc.InferenceServiceAsyncStub,
+        busy_patience_s: float,
+        replicas: ReplicaSet | None = None,
+    ) -> None:
+        self._peer = peer
+        self._stub = stub
+        self._busy_patience_s = busy_patience_s
+        self._replicas = replicas
+        self._lines: dict[tuple[str, str], WaitingLine] = {}
+
+    @asynccontextmanager
+    async def responses(self, request: inference_service_pb2.InferRequest) -> AsyncIterator[AsyncIterator[Response]]:
+        """Call Infer and yield its responses; a call that finds no room waits in line for it, within the patience.
+
+        Nothing is repeated after the first response.
+        """
+        line = self._line_of(request.model)
+        place = Place(line, ErrorCode.INFERENCE_OVERLOADED, self._busy_patience_s)
+        waiting = len(line)
+        if not await place.wait():
+            raise _no_room(waiting)
+        try:
+            async with aclosing(self._infer(request, place)) as responses:
+                yield responses
+        finally:
+            place.leave()
+
+    def _line_of(self, model: str) -> WaitingLine:
+        """Return the line of a model and tenant: one that has no room holds up no other."""
+        if len(self._lines) >= MAX_LINES:
+            self._lines = {place: line for place, line in self._lines.items() if line}
+        return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
+
+    async def _infer(self, request: inference_service_pb2.InferRequest, place: Place) -> Responses:
+        """Stream the responses; where no replica answers or has room, the call waits as it would without a choice."""
+        begun = await self._begin(request)
+        if begun is None:
+            async with aclosing(self._peer.call_stream(self._stub.Infer, request, place=place)) as responses:
+                async for response in responses:
+                    yield response
+            return
+        first, others = begun
+        async with aclosing(others):
+            yield first
+            async for response in others:
+                yield response
+
+    async def _begin(self, request: inference_service_pb2.InferRequest) -> tuple[Response, Responses] | None:
+        """Return the first response of a replica, and what gives the others; None when no replica takes the call."""
+        replicas = self._replicas
+        if replicas is None or not replicas.has_choice:
+            return None
+        prefixes = _name_prefixes(request, replicas.secret)
+        avoided: set[str] = set()
+        while (chosen := replicas.choose(prefixes, avoided)) is not None:
+            responses = _call(replicas, *chosen, request)
+            try:
+                first = await anext(responses, None)
+            except (Overloaded, Unavailable):
+                rerouted_calls.add(1)
+                avoided.add(chosen[0].address)
+            else:
+                return first and (first, responses)
+        return None
+
+
+async def _call(
+    replicas: ReplicaSet, replica: Replica, call: Call, request: inference_service_pb2.InferRequest
+) -> Responses:
+    async with _counted(replicas, call), aclosing(replica.peer.call_stream(replica.stub.Infer, request)) as responses:
+        async for response in responses:
+            if response.HasField("started"):
+                replicas.start(call, response.started)
+            yield response
+
+
+@asynccontextmanager
+async def _counted(replicas: ReplicaSet, call: Call) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        replicas.end(call)
+
+
+def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -> PromptPrefixes:
+    """Return the prefixes of a request's prompt, and write them into the request."""
+    parts = [request.text.encode()]
+    if request.HasField("chat"):
+        # Most templates write the tools before the conversation. A turn that is added changes nothing before it.
+        messages = [*request.chat.tools, *request.chat.messages]
+        parts = [message.SerializeToString(deterministic=True) for message in messages]
+    owner = f"{current_principal().tenant}\n{request.model}".encode()
+    prefixes = prefixes_of(owner, secret, parts)
+    request.prefixes.keys.extend(prefixes.keys)
+    request.prefixes.block_bytes = BLOCK_BYTES
+    request.prefixes.prompt_bytes = prefixes.size_bytes
+    return prefixes

@@ -1,0 +1,1 @@
+"""Chooses the replica of the inference service that gives the first token soonest."""

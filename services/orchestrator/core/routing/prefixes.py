@@ -1,0 +1,39 @@
+"""Keys of the beginnings of a prompt: replicas and orchestrators name a cached beginning by its key.
+
+A prompt is a run of bytes here: its tools, then its messages. The key of a block hashes the bytes from the beginning of
+the prompt to the end of the block, so that equal keys are equal beginnings. The last bytes, which fill no block, have
+no key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+BLOCK_BYTES = 256  # some 60 tokens of English
+MAX_BLOCKS = 512
+_KEY_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPrefixes:
+    """The keys of a prompt's blocks, shortest beginning first, and the prompt's size."""
+
+    keys: tuple[int, ...]
+    size_bytes: int
+
+
+def prefixes_of(owner: bytes, secret: bytes, parts: Iterable[bytes]) -> PromptPrefixes:
+    """Return the keys of at most `MAX_BLOCKS` blocks of a prompt whose parts follow each other.
+
+    Keys differ between owners, who share no cache. Whoever does not know the `secret`, of at most 64 bytes, cannot tell
+    from a key what the prompt was.
+    """
+    prompt = b"".join(parts)
+    digest = hashlib.blake2b(len(owner).to_bytes(4, "big") + owner, digest_size=_KEY_BYTES, key=secret)
+    keys = []
+    for end in range(BLOCK_BYTES, min(len(prompt), MAX_BLOCKS * BLOCK_BYTES) + 1, BLOCK_BYTES):
+        digest.update(prompt[end - BLOCK_BYTES : end])
+        keys.append(int.from_bytes(digest.digest(), "big"))
+    return PromptPrefixes(tuple(keys), len(prompt))

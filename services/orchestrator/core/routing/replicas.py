@@ -1,0 +1,230 @@
+"""What one orchestrator knows of the replicas of a service, and its choice of one for each call.
+
+Theory of operation. The choice minimizes the estimated time to the first token: the prompt tokens that wait at a
+replica, the own prompt without the blocks that the replica has cached, and the sequences that it decodes, times the
+replica's time for a token. A cached beginning is thus worth the time that it saves, and never more. Equal estimates are
+common while replicas are idle; then the prompt's first block decides (rendezvous hashing), so that several
+orchestrators choose alike without a word between them.
+
+A replica sends news: its load, which counts the calls of all orchestrators, and the keys that it holds. Calls that were
+begun since then are added. News that are old count nothing: then the own calls alone are counted, and the keys that own
+calls have left there. That is the rule of least requests, with the work in place of their number.
+
+Invariants:
+    1. A replica to be avoided is never chosen.
+    2. A replica that has fallen silent is chosen only while all are silent.
+    3. A call that has ended counts nothing.
+    4. At most `MAX_KEYS` keys are remembered for a replica, twice: those that it reported, and those of own calls.
+
+Sources: the shortest expected work, M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", 2013,
+chapter 24; rendezvous hashing, D. Thaler and C. Ravishankar, 1998.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes
+
+MAX_KEYS = 16_384
+NEWS_AGE_S = 2.0
+# Time in which a replica reports the keys of a call, or does not hold them.
+SENT_AGE_S = 5.0
+# A sequence that is decoded delays a prompt about as much as so many tokens of another prompt.
+DECODED_TOKENS = 12
+# The tokens of a prompt delay those that come after it as much as the prompt itself.
+NEW_WEIGHT = 2.0
+FIRST_BYTES_PER_TOKEN = 4.0
+FIRST_TOKEN_S = 0.002
+FIRST_ANSWER_S = 1.0
+MIN_BYTES_PER_TOKEN = 0.5
+_LEARNING = 0.1
+_LEAST_LEARNED_TOKENS = 16
+_LEAST_TOKEN_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The work of a replica for all its callers: prompt tokens to compute, sequences, requests in line, and seats."""
+
+    pending_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+    seats: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call that has not ended.
+
+    `new_tokens` of its prompt were expected to be computed, after `before_tokens` of others and `seat_s` for a seat.
+    """
+
+    replica: str
+    prefixes: PromptPrefixes
+    new_tokens: float
+    before_tokens: float
+    seat_s: float
+    begun_s: float
+    started_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Replica:
+    reported: dict[int, None] = field(default_factory=dict)
+    sent_s: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    calls: set[Call] = field(default_factory=set)
+    load: Load = Load()
+    news_s: float = -math.inf
+    is_mute: bool = False
+    token_s: float | None = None
+    answer_s: float = FIRST_ANSWER_S
+
+    def has_news(self, now_s: float) -> bool:
+        return now_s - self.news_s <= NEWS_AGE_S
+
+    def load_at(self, now_s: float) -> Load:
+        """Return the load by the news and the calls since then, or by the own calls alone if the news are old."""
+        known, since_s = Load(seats=self.load.seats), -math.inf
+        if self.has_news(now_s):
+            known, since_s = self.load, self.news_s
+        recent = [call for call in self.calls if call.begun_s >= since_s]
+        pending = sum(call.new_tokens for call in recent if call.started_s is None)
+        if known.pending_tokens:
+            pending += max(0.0, known.pending_tokens - (now_s - self.news_s) / (self.token_s or FIRST_TOKEN_S))
+        return Load(round(pending), known.running + len(recent), known.waiting, known.seats)
+
+    def held_blocks(self, keys: Iterable[int], now_s: float) -> int:
+        """Return how many of a prompt's first blocks the replica holds; those after the first gap do not count."""
+        sent_since_s = -math.inf
+        if self.has_news(now_s):
+            sent_since_s = now_s - SENT_AGE_S
+        blocks = 0
+        for key in keys:
+            if key not in self.reported and self.sent_s.get(key, -math.inf) <= sent_since_s:
+                break
+            blocks += 1
+        return blocks
+
+    def send(self, keys: Iterable[int], now_s: float) -> None:
+        """Note the keys of a prompt that is sent there."""
+        for key in keys:
+            self.sent_s[key] = now_s
+            self.sent_s.move_to_end(key)
+        while len(self.sent_s) > MAX_KEYS:
+            self.sent_s.popitem(last=False)
+
+
+class Replicas:
+    """The replicas of one service, by their addresses."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, _Replica] = {}
+        self._bytes_per_token = FIRST_BYTES_PER_TOKEN
+
+    def resolve(self, addresses: Collection[str]) -> None:
+        """Take the addresses that the service has now; forget the others."""
+        self._replicas = {address: self._replicas.get(address) or _Replica() for address in addresses}
+
+    def choose(self, prefixes: PromptPrefixes, now_s: float, avoided: Collection[str] = ()) -> Call | None:
+        """Return a call to the replica with the least estimate, which counts there until it ends; None without one."""
+        left = [address for address in self._replicas if address not in avoided]
+        talking = [address for address in left if self._is_talking(address, now_s)]
+        plans = [self._plan(address, prefixes, now_s) for address in talking or left]
+        if not plans:
+            return None
+        unknown_s = self._least_token_s()
+        call = min(plans, key=lambda call: (self._estimate_s(call, unknown_s), _distance(prefixes, call.replica)))
+        replica = self._replicas[call.replica]
+        replica.calls.add(call)
+        replica.send(prefixes.keys, now_s)
+        return call
+
+    def start(self, call: Call, prompt_tokens: int, cached_tokens: int, now_s: float) -> None:
+        """Note that the prompt of a call was computed."""
+        call.started_s = now_s
+        if prompt_tokens and call.prefixes.size_bytes:
+            bytes_per_token = max(MIN_BYTES_PER_TOKEN, call.prefixes.size_bytes / prompt_tokens)
+            self._bytes_per_token += _LEARNING * (bytes_per_token - self._bytes_per_token)
+        replica = self._replicas.get(call.replica)
+        if replica is not None:
+            work = call.before_tokens + max(1, prompt_tokens - cached_tokens)
+            token_s = max(0.0, now_s - call.begun_s - call.seat_s) / max(_LEAST_LEARNED_TOKENS, work)
+            before_s = token_s if replica.token_s is None else replica.token_s
+            replica.token_s = max(_LEAST_TOKEN_S, before_s + _LEARNING * (token_s - before_s))
+
+    def end(self, call: Call, now_s: float) -> None:
+        """Note that a call has ended, however it did."""
+        replica = self._replicas.get(call.replica)
+        if replica is None or call not in replica.calls:
+            return
+        replica.calls.remove(call)
+        if call.started_s is not None:
+            replica.answer_s += _LEARNING * ((now_s - call.started_s) - replica.answer_s)
+
+    def note_load(self, address: str, load: Load, now_s: float) -> None:
+        """Take the news of a replica's load."""
+        replica = self._replicas.get(address)
+        if replica is not None:
+            replica.load, replica.news_s = load, now_s
+
+    def note_keys(self, address: str, added: Iterable[int], removed: Iterable[int], *, is_first: bool) -> None:
+        """Take the news of the keys that a replica holds; the first ones replace what it reported before."""
+        replica = self._replicas.get(address)
+        if replica is None:
+            return
+        if is_first:
+            replica.reported.clear()
+        for key in removed:
+            replica.reported.pop(key, None)
+        replica.reported.update(dict.fromkeys(added))
+        for key in list(replica.reported)[MAX_KEYS:]:
+            del replica.reported[key]
+
+    def note_mute(self, address: str) -> None:
+        """Note that a replica sends no news at all: its silence says nothing about it."""
+        replica = self._replicas.get(address)
+        if replica is not None:
+            replica.is_mute = True
+
+    def work_of(self, address: str, now_s: float) -> Load:
+        """Return the work of a replica, as far as it is known now."""
+        return self._replicas[address].load_at(now_s)
+
+    def keys_of(self, address: str) -> int:
+        """Return how many reported keys of a replica are remembered."""
+        return len(self._replicas[address].reported)
+
+    def _is_talking(self, address: str, now_s: float) -> bool:
+        replica = self._replicas[address]
+        return replica.is_mute or replica.has_news(now_s)
+
+    def _plan(self, address: str, prefixes: PromptPrefixes, now_s: float) -> Call:
+        replica = self._replicas[address]
+        cached_bytes = replica.held_blocks(prefixes.keys, now_s) * BLOCK_BYTES
+        new_tokens = max(1.0, (prefixes.size_bytes - cached_bytes) / self._bytes_per_token)
+        load = replica.load_at(now_s)
+        before_tokens = load.pending_tokens + DECODED_TOKENS * load.running
+        over = load.running + load.waiting + 1 - load.seats
+        seat_s = 0.0
+        if load.seats and over > 0:
+            seat_s = replica.answer_s * over / load.seats
+        return Call(address, prefixes, new_tokens, before_tokens, seat_s, now_s)
+
+    def _least_token_s(self) -> float:
+        """Return what a replica is expected to need for a token that has not answered yet: as little as the fastest."""
+        known = [replica.token_s for replica in self._replicas.values() if replica.token_s is not None]
+        return min(known, default=FIRST_TOKEN_S)
+
+    def _estimate_s(self, call: Call, unknown_s: float) -> float:
+        work_tokens = call.before_tokens + NEW_WEIGHT * call.new_tokens
+        return work_tokens * (self._replicas[call.replica].token_s or unknown_s) + call.seat_s
+
+
+def _distance(prefixes: PromptPrefixes, address: str) -> bytes:
+    first = prefixes.keys[:1]
+    return hashlib.blake2b(f"{first} {address}".encode(), digest_size=8).digest()

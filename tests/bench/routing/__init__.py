@@ -1,0 +1,1 @@
+"""Compares policies of routing over simulated and real replicas."""
