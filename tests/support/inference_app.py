@@ -27,12 +27,21 @@ class NoConstraints:
         pass
 
 
-def generation_over(engine, *, queue_capacity=4, max_running=8, template=TEMPLATE, constraints=None, shared_prompts=()):
+def generation_over(
+    engine,
+    *,
+    queue_capacity=4,
+    max_running=8,
+    template=TEMPLATE,
+    constraints=None,
+    shared_prompts=(),
+    max_parked_bytes=1000,
+):
     loop = EngineLoop(
         engine,
         limits=Limits(engine.max_batch_tokens, max_running, queue_capacity),
         max_idle_tokens=256,
-        max_parked_bytes=1000,
+        max_parked_bytes=max_parked_bytes,
         clock=SystemClock(),
         post=asyncio.get_running_loop().call_soon_threadsafe,
     )

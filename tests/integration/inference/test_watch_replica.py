@@ -22,8 +22,8 @@ BLOCK = 16
 
 
 @contextlib.asynccontextmanager
-async def inference(engine):
-    generation = generation_over(engine)
+async def inference(engine, **options):
+    generation = generation_over(engine, **options)
     models = Models([ModelSpec(engine.model, 0)], lambda _spec: served(generation))
     try:
         async with models.use(""), serving([registration_of(models)]) as (channel, _address):
@@ -51,7 +51,7 @@ async def infer(stub, request):
 
 async def test_a_watcher_learns_what_comes_into_the_cache_and_what_goes():
     engine = ScriptedEngine("abc", kv_capacity_tokens=200, context_window=190)
-    async with inference(engine) as stub, contextlib.aclosing(watched(stub)) as reports:
+    async with inference(engine, max_parked_bytes=0) as stub, contextlib.aclosing(watched(stub)) as reports:
         first = await anext(reports)
         assert (list(first.added_keys), first.load.sequence_capacity) == ([], 8)
         await infer(stub, chat("a" * 150, range(1, 10)))

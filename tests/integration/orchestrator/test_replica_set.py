@@ -34,7 +34,7 @@ class App:
 
     def __init__(self, **options):
         self.engine = ScriptedEngine("abc", context_window=4000, kv_capacity_tokens=16000)
-        self.generation = generation_over(self.engine, **options)
+        self.generation = generation_over(self.engine, max_parked_bytes=100_000, **options)
         self.models = Models([ModelSpec(self.engine.model, 0)], lambda _spec: served_model(self.generation))
 
     def registration(self):

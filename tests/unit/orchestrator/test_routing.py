@@ -71,7 +71,7 @@ def test_a_cached_beginning_is_worth_no_more_than_its_time():
 
 
 def test_keys_that_were_removed_draw_nothing():
-    replicas = replicas_with(b=Load(pending_tokens=10, seats=8))
+    replicas = replicas_with(b=Load(pending_tokens=500, seats=8))
     replicas.note_keys(B, LONG.keys, (), is_first=True)
     replicas.note_keys(B, (), LONG.keys, is_first=False)
     assert replicas.choose(LONG, 0.0).replica != B

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeAlias
 
+from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from pagantic_common.rpc.peer import Peer
@@ -135,11 +136,19 @@ def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -
     parts = [request.text.encode()]
     if request.HasField("chat"):
         # Most templates write the tools before the conversation. A turn that is added changes nothing before it.
-        messages = [*request.chat.tools, *request.chat.messages]
-        parts = [message.SerializeToString(deterministic=True) for message in messages]
+        tools = (tool.SerializeToString(deterministic=True) for tool in request.chat.tools)
+        parts = [*tools, *(_bytes_of(message) for message in request.chat.messages)]
     owner = f"{current_principal().tenant}\n{request.model}".encode()
     prefixes = prefixes_of(owner, secret, parts)
     request.prefixes.keys.extend(prefixes.keys)
     request.prefixes.block_bytes = BLOCK_BYTES
     request.prefixes.prompt_bytes = prefixes.size_bytes
     return prefixes
+
+
+def _bytes_of(message: message_pb2.Message) -> bytes:
+    """Return a message with its text first and no length before it, so that equal beginnings of texts stay equal."""
+    others = message_pb2.Message()
+    others.CopyFrom(message)
+    others.ClearField("content")
+    return message.role.to_bytes(1, "big") + message.content.encode() + others.SerializeToString(deterministic=True)

@@ -2,9 +2,9 @@
 
 Theory of operation. The choice minimizes the estimated time to the first token: the prompt tokens that wait at a
 replica, the own prompt without the blocks that the replica has cached, and the sequences that it decodes, times the
-replica's time for a token. A cached beginning is thus worth the time that it saves, and never more. Equal estimates are
-common while replicas are idle; then the prompt's first block decides (rendezvous hashing), so that several
-orchestrators choose alike without a word between them.
+replica's time for a token. A cached beginning is thus worth the time that it saves, and never more. Nearly
+equal estimates are common while replicas are idle; then the prompt's first block decides (rendezvous hashing), so that
+several orchestrators choose alike without a word between them.
 
 A replica sends news: its load, which counts the calls of all orchestrators, and the keys that it holds. Calls that were
 begun since then are added. News that are old count nothing: then the own calls alone are counted, and the keys that own
@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes
+from services.orchestrator.core.routing.speed import Speed, Speeds
 
 MAX_KEYS = 16_384
 NEWS_AGE_S = 2.0
@@ -36,15 +37,14 @@ NEWS_AGE_S = 2.0
 SENT_AGE_S = 5.0
 # A sequence that is decoded delays a prompt about as much as so many tokens of another prompt.
 DECODED_TOKENS = 12
+# Estimates differ by so much through chance.
+ALIKE = 1.05
 # The tokens of a prompt delay those that come after it as much as the prompt itself.
 NEW_WEIGHT = 2.0
 FIRST_BYTES_PER_TOKEN = 4.0
-FIRST_TOKEN_S = 0.002
 FIRST_ANSWER_S = 1.0
 MIN_BYTES_PER_TOKEN = 0.5
 _LEARNING = 0.1
-_LEAST_LEARNED_TOKENS = 16
-_LEAST_TOKEN_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class _Replica:
     load: Load = Load()
     news_s: float = -math.inf
     is_mute: bool = False
-    token_s: float | None = None
+    speed: Speed = field(default_factory=Speed)
     answer_s: float = FIRST_ANSWER_S
 
     def has_news(self, now_s: float) -> bool:
         return now_s - self.news_s <= NEWS_AGE_S
 
-    def load_at(self, now_s: float) -> Load:
+    def load_at(self, now_s: float, expected_s: float) -> Load:
         """Return the load by the news and the calls since then, or by the own calls alone if the news are old."""
         known, since_s = Load(seats=self.load.seats), -math.inf
         if self.has_news(now_s):
@@ -95,7 +95,7 @@ class _Replica:
         recent = [call for call in self.calls if call.begun_s >= since_s]
         pending = sum(call.new_tokens for call in recent if call.started_s is None)
         if known.pending_tokens:
-            pending += max(0.0, known.pending_tokens - (now_s - self.news_s) / (self.token_s or FIRST_TOKEN_S))
+            pending += max(0.0, known.pending_tokens - (now_s - self.news_s) / self.speed.token_s(expected_s))
         return Load(round(pending), known.running + len(recent), known.waiting, known.seats)
 
     def held_blocks(self, keys: Iterable[int], now_s: float) -> int:
@@ -124,6 +124,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
+        self._speeds = Speeds()
         self._bytes_per_token = FIRST_BYTES_PER_TOKEN
 
     def resolve(self, addresses: Collection[str]) -> None:
@@ -137,8 +138,10 @@ class Replicas:
         plans = [self._plan(address, prefixes, now_s) for address in talking or left]
         if not plans:
             return None
-        unknown_s = self._least_token_s()
-        call = min(plans, key=lambda call: (self._estimate_s(call, unknown_s), _distance(prefixes, call.replica)))
+        estimates = [self._estimate_s(call) for call in plans]
+        nearly_s = ALIKE * min(estimates)
+        alike = [call for call, estimate_s in zip(plans, estimates, strict=True) if estimate_s <= nearly_s]
+        call = min(alike, key=lambda call: _distance(prefixes, call.replica))
         replica = self._replicas[call.replica]
         replica.calls.add(call)
         replica.send(prefixes.keys, now_s)
@@ -153,9 +156,7 @@ class Replicas:
         replica = self._replicas.get(call.replica)
         if replica is not None:
             work = call.before_tokens + max(1, prompt_tokens - cached_tokens)
-            token_s = max(0.0, now_s - call.begun_s - call.seat_s) / max(_LEAST_LEARNED_TOKENS, work)
-            before_s = token_s if replica.token_s is None else replica.token_s
-            replica.token_s = max(_LEAST_TOKEN_S, before_s + _LEARNING * (token_s - before_s))
+            self._speeds.learn(replica.speed, work, max(0.0, now_s - call.begun_s - call.seat_s))
 
     def end(self, call: Call, now_s: float) -> None:
         """Note that a call has ended, however it did."""
@@ -193,7 +194,7 @@ class Replicas:
 
     def work_of(self, address: str, now_s: float) -> Load:
         """Return the work of a replica, as far as it is known now."""
-        return self._replicas[address].load_at(now_s)
+        return self._replicas[address].load_at(now_s, self._speeds.expected_s)
 
     def keys_of(self, address: str) -> int:
         """Return how many reported keys of a replica are remembered."""
@@ -207,7 +208,7 @@ class Replicas:
         replica = self._replicas[address]
         cached_bytes = replica.held_blocks(prefixes.keys, now_s) * BLOCK_BYTES
         new_tokens = max(1.0, (prefixes.size_bytes - cached_bytes) / self._bytes_per_token)
-        load = replica.load_at(now_s)
+        load = replica.load_at(now_s, self._speeds.expected_s)
         before_tokens = load.pending_tokens + DECODED_TOKENS * load.running
         over = load.running + load.waiting + 1 - load.seats
         seat_s = 0.0
@@ -215,14 +216,9 @@ class Replicas:
             seat_s = replica.answer_s * over / load.seats
         return Call(address, prefixes, new_tokens, before_tokens, seat_s, now_s)
 
-    def _least_token_s(self) -> float:
-        """Return what a replica is expected to need for a token that has not answered yet: as little as the fastest."""
-        known = [replica.token_s for replica in self._replicas.values() if replica.token_s is not None]
-        return min(known, default=FIRST_TOKEN_S)
-
-    def _estimate_s(self, call: Call, unknown_s: float) -> float:
+    def _estimate_s(self, call: Call) -> float:
         work_tokens = call.before_tokens + NEW_WEIGHT * call.new_tokens
-        return work_tokens * (self._replicas[call.replica].token_s or unknown_s) + call.seat_s
+        return work_tokens * self._replicas[call.replica].speed.token_s(self._speeds.expected_s) + call.seat_s
 
 
 def _distance(prefixes: PromptPrefixes, address: str) -> bytes:
