@@ -204,6 +204,10 @@ bench-retrieval: setup-dev ## Measure retrievers on Cranfield and on TAGGED=fold
 bench-search: setup-dev ## Measure searches among 1,000 to 100,000 chunks of the texts of FOLDER
 	@$(BIN)/python -m tests.bench.search "$(FOLDER)" $(if $(SIZES),--sizes "$(SIZES)") $(if $(LANCEDB),--lancedb)
 
+.PHONY: bench-routing
+bench-routing: setup-dev ## Measure the choice among replicas, or with MODE=simulate in virtual time; ROUTING="--sharing 0.9 --rate 6" and more
+	@$(BIN)/python -m tests.bench.routing $(or $(MODE),measure) $(ROUTING)
+
 .PHONY: bench-citations
 bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES
 	@$(BIN)/python -m tests.bench.citations

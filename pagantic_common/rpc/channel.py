@@ -55,6 +55,7 @@ def channel_options(max_message_bytes: int, waits: Collection[str] = (), replica
         # A process that is frozen or cut off keeps its connection: only a ping that it does not answer tells.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.ping_timeout_ms", 5_000),  # This one decides; it is a minute by default.
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         # In spite of its name, this is the time of one attempt to connect: a busy peer sends its first frame late.
