@@ -30,6 +30,7 @@ _CONNECTION_OPTIONS = (
     # The calls of a caller that vanished end after these times.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
     # Callers resolve names again when a connection ends, so that new replicas get calls. Running calls are not cut:
     # an execution may last for days.
