@@ -26,7 +26,8 @@ CALL_S = 5.0
 HEALTH_S = 5.0
 START_S = 120
 MAX_STREAMED = 500
-ENDLESS = frozenset({"ToolProviderService/OfferTools"})  # they last until the caller leaves
+# They last until the caller leaves.
+ENDLESS = frozenset({"ToolProviderService/OfferTools", "InferenceService/WatchReplica"})
 OK, DEADLINE, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE
 BARE = frozenset({DEADLINE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNIMPLEMENTED})
 

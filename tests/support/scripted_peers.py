@@ -7,6 +7,7 @@ from pagantic.inference.v1 import inference_service_pb2 as inference_pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
+from pagantic_common.domain.errors import Unsupported
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.settings import ServiceSettings
@@ -46,6 +47,10 @@ class ScriptedInference(inference_rpc.InferenceServiceServicer):
         self.behave = behave
         self.with_request = with_request
         self.calls = 0
+
+    async def WatchReplica(self, request, context):
+        raise Unsupported("this replica reports nothing")
+        yield
 
     async def Infer(self, request, context):
         self.calls += 1

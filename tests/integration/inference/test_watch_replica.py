@@ -101,12 +101,12 @@ async def test_prefixes_that_cannot_be_are_refused(keys, block, size, problem):
 @pytest.mark.parametrize("seconds", [0.0, 0.04, 61.0])
 async def test_an_interval_out_of_range_is_refused(seconds):
     async with inference(ScriptedEngine("abc")) as stub:
-        with pytest.raises(InvalidRequest, match="it must be between 0.05 and 60 s"):
+        with pytest.raises(InvalidRequest, match=r"it must be between 0\.05 and 60 s"):
             await anext(watched(stub, seconds))
 
 
 async def test_the_number_of_watchers_is_bounded():
-    watch = ReplicaWatch(Models([], None), SystemClock())
+    watch = ReplicaWatch(Models([ModelSpec(ScriptedEngine("abc").model, 0)], None), SystemClock())
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(MAX_WATCHERS):
             await anext(await stack.enter_async_context(contextlib.aclosing(watch.reports(60.0))))
@@ -116,7 +116,7 @@ async def test_the_number_of_watchers_is_bounded():
 
 
 async def test_reports_end_when_the_server_drains():
-    watch = ReplicaWatch(Models([], None), SystemClock())
+    watch = ReplicaWatch(Models([ModelSpec(ScriptedEngine("abc").model, 0)], None), SystemClock())
     reports = watch.reports(60.0)
     await anext(reports)
     ending = asyncio.create_task(anext(reports, None))

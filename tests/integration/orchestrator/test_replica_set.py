@@ -277,6 +277,6 @@ async def test_one_replica_alone_is_called_as_ever():
         assert (await ask(inference)).content == "abc"
 
 
-def test_grpc_takes_the_options_of_a_replica():
+async def test_grpc_takes_the_options_of_a_replica():
     channel = open_channel("ipv4:127.0.0.1:1", max_message_bytes=1000, replica_of="inference")
     assert isinstance(channel, grpc.aio.Channel)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic_common.codec.messages import tool_call_from_proto, usage_from_proto
@@ -18,7 +20,7 @@ from services.orchestrator.core.model.response import (
     ToolCallPiece,
 )
 
-Responses = AsyncIterator[inference_service_pb2.InferResponse]
+OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference_service_pb2.InferResponse]]
 
 
 @dataclass(slots=True)
@@ -72,30 +74,31 @@ class _Answer:
 
 
 async def read_answer(
-    responses: Responses, note_window: Callable[[int], None]
+    opened: OpenedResponses, note_window: Callable[[int], None]
 ) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
     """Yield the text of the only candidate, then the whole output; `note_window` gets the model's context window.
 
     Raises Internal (INFERENCE_MALFORMED_RESPONSE) for a stream that ends early.
     """
     answer = _Answer()
-    async for response in responses:
-        match response.WhichOneof("event"):
-            case "started":
-                note_window(response.started.model.context_window)
-                yield answer.start(response.started)
-            case "delta":
-                yield answer.add(response.delta)
-            case "candidate_end":
-                answer.end = response.candidate_end
-            case "completed" if answer.end is not None:
-                yield answer.output(usage_from_proto(response.completed.usage))
-                return
+    async with opened as responses:
+        async for response in responses:
+            match response.WhichOneof("event"):
+                case "started":
+                    note_window(response.started.model.context_window)
+                    yield answer.start(response.started)
+                case "delta":
+                    yield answer.add(response.delta)
+                case "candidate_end":
+                    answer.end = response.candidate_end
+                case "completed" if answer.end is not None:
+                    yield answer.output(usage_from_proto(response.completed.usage))
+                    return
     raise _ended_early()
 
 
 async def read_candidates(
-    responses: Responses, note_window: Callable[[int], None]
+    opened: OpenedResponses, note_window: Callable[[int], None]
 ) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
     """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all.
 
@@ -103,24 +106,25 @@ async def read_candidates(
     """
     answers: dict[int, _Answer] = {}
     first = _Answer()
-    async for response in responses:
-        match response.WhichOneof("event"):
-            case "started":
-                note_window(response.started.model.context_window)
-                first.start(response.started)
-                yield first.usage
-            case "delta":
-                index = response.delta.candidate_index
-                answers.setdefault(index, first.another()).add(response.delta)
-            case "candidate_end":
-                end = response.candidate_end
-                answer = answers.setdefault(end.candidate_index, first.another())
-                answer.end = end
-                usage = TokenUsage(output_tokens=end.output_tokens)
-                yield CandidateOutput(end.candidate_index, answer.output(usage))
-            case "completed":
-                yield usage_from_proto(response.completed.usage)
-                return
+    async with opened as responses:
+        async for response in responses:
+            match response.WhichOneof("event"):
+                case "started":
+                    note_window(response.started.model.context_window)
+                    first.start(response.started)
+                    yield first.usage
+                case "delta":
+                    index = response.delta.candidate_index
+                    answers.setdefault(index, first.another()).add(response.delta)
+                case "candidate_end":
+                    end = response.candidate_end
+                    answer = answers.setdefault(end.candidate_index, first.another())
+                    answer.end = end
+                    usage = TokenUsage(output_tokens=end.output_tokens)
+                    yield CandidateOutput(end.candidate_index, answer.output(usage))
+                case "completed":
+                    yield usage_from_proto(response.completed.usage)
+                    return
     raise _ended_early()
 
 

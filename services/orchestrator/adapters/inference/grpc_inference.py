@@ -75,19 +75,15 @@ class GrpcInference:
         """Return the last known context window of the model; 0 when unknown."""
         return self._windows.get(model, 0)
 
-    async def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+    def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
         """Stream the model's text, then the whole output."""
         note_window = partial(self._windows.__setitem__, hints.model)
-        async with self._calls.responses(infer_request(command, hints)) as responses:
-            async for piece in read_answer(responses, note_window):
-                yield piece
+        return read_answer(self._calls.responses(infer_request(command, hints)), note_window)
 
-    async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+    def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""
         note_window = partial(self._windows.__setitem__, hints.model)
-        async with self._calls.responses(sample_request(command, hints)) as responses:
-            async for piece in read_candidates(responses, note_window):
-                yield piece
+        return read_candidates(self._calls.responses(sample_request(command, hints)), note_window)
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
         """Return how probable each beginning of the answer is."""

@@ -71,7 +71,10 @@ class RoutedCalls:
         if not await place.wait():
             raise _no_room(waiting)
         try:
-            async with aclosing(self._infer(request, place)) as responses:
+            responses = await self._begin(request)
+            if responses is None:  # The call waits as it would without a choice.
+                responses = self._peer.call_stream(self._stub.Infer, request, place=place)
+            async with aclosing(responses):
                 yield responses
         finally:
             place.leave()
@@ -82,22 +85,8 @@ class RoutedCalls:
             self._lines = {place: line for place, line in self._lines.items() if line}
         return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
 
-    async def _infer(self, request: inference_service_pb2.InferRequest, place: Place) -> Responses:
-        """Stream the responses; where no replica answers or has room, the call waits as it would without a choice."""
-        begun = await self._begin(request)
-        if begun is None:
-            async with aclosing(self._peer.call_stream(self._stub.Infer, request, place=place)) as responses:
-                async for response in responses:
-                    yield response
-            return
-        first, others = begun
-        async with aclosing(others):
-            yield first
-            async for response in others:
-                yield response
-
-    async def _begin(self, request: inference_service_pb2.InferRequest) -> tuple[Response, Responses] | None:
-        """Return the first response of a replica, and what gives the others; None when no replica takes the call."""
+    async def _begin(self, request: inference_service_pb2.InferRequest) -> Responses | None:
+        """Return the responses of the first replica that answers; None when no replica takes the call."""
         replicas = self._replicas
         if replicas is None or not replicas.has_choice:
             return None
@@ -111,7 +100,7 @@ class RoutedCalls:
                 rerouted_calls.add(1)
                 avoided.add(chosen[0].address)
             else:
-                return first and (first, responses)
+                return _chain(first, responses)
         return None
 
 
@@ -122,6 +111,14 @@ async def _call(
         async for response in responses:
             if response.HasField("started"):
                 replicas.start(call, response.started)
+            yield response
+
+
+async def _chain(first: Response | None, others: Responses) -> Responses:
+    async with aclosing(others):
+        if first is not None:
+            yield first
+        async for response in others:
             yield response
 
 

@@ -1003,7 +1003,7 @@ Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
 
 @_typing.final
 class WatchReplicaRequest(_message.Message):
-    """How to watch a replica."""
+    """Asks for the reports of a replica."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
