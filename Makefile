@@ -124,6 +124,10 @@ format: setup-dev ## Rewrite sources in house style
 unit: setup-dev ## Only the unit tests
 	@$(BIN)/python -m pytest tests/unit
 
+.PHONY: chart
+chart: setup-dev ## Write the Helm chart of deploy/helm from the manifests of deploy/kubernetes
+	@$(BIN)/python -m tests.support.write_chart
+
 .PHONY: measures
 measures: setup-dev ## Print how long, branched and entangled the source is, and hold its limits
 	@$(BIN)/python -m tests.measures

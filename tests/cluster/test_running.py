@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -32,6 +33,9 @@ class Installed:
 
     def available(self):
         return {one["metadata"]["name"]: one["status"].get("availableReplicas", 0) for one in self.get("deployments")}
+
+    def ready(self):
+        return {one["metadata"]["name"]: one["status"].get("readyReplicas", 0) for one in self.get("deployments")}
 
     def wanted(self):
         return {one["metadata"]["name"]: one["spec"]["replicas"] for one in self.get("deployments")}
@@ -149,11 +153,13 @@ def test_an_eviction_is_refused_while_the_other_pod_is_gone(production):
 def test_a_node_is_drained_and_every_service_keeps_a_pod(production):
     (pod,) = production.pods_of("mcp")
     node = pod["spec"]["nodeName"]
-    production.plane.kubectl(
-        *("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s"), timeout_s=200
-    )
+    drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(production.plane.kubectl, *drain, timeout_s=200)
+        while not draining.done():
+            assert all(count >= 1 for name, count in production.ready().items() if name not in ALONE)
+        draining.result()
     try:
-        assert all(count >= 1 for name, count in production.available().items() if name not in ALONE)
         production.roll_out()
         assert {one["spec"]["nodeName"] for one in production.get("pods")} == set(ZONES) - {node}
     finally:

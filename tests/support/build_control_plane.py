@@ -33,9 +33,15 @@ class Module:
         """Return the version of the modules that Kubernetes keeps in its own repository, and publishes as v0."""
         return "v0" + self.version.removeprefix("v1")
 
+    @property
+    def stamp(self):
+        """Return the linker's options that tell Kubernetes its version, which charts may ask for."""
+        return f"-X k8s.io/component-base/version.gitVersion={self.version}" if self.path == KUBERNETES else ""
+
 
 MODULES = (
     Module("go.etcd.io/etcd/server/v3", "v3.6.8", {"etcd": "go.etcd.io/etcd/server/v3"}),
+    Module("helm.sh/helm/v4", "v4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"}),
     Module("sigs.k8s.io/kwok", "v0.7.0", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
     Module(
         KUBERNETES,
@@ -59,7 +65,7 @@ CUSTOM_KINDS = (
 
 def find_or_build(cache):
     """Return the folder of the programs; those that the cache does not have are built."""
-    key = hashlib.sha256(repr((MODULES, CUSTOM_KINDS)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr(([(one, one.stamp) for one in MODULES], CUSTOM_KINDS)).encode()).hexdigest()[:16]
     folder = cache / "control-plane" / key
     folder.mkdir(parents=True, exist_ok=True)
     for module in MODULES:
@@ -96,7 +102,7 @@ def _build(module, folder):
         requirements = Path(_download(module.path, module.version, scratch)["GoMod"]).read_text(encoding="utf-8")
         (Path(scratch) / "go.mod").write_text(_go_mod(module, requirements), encoding="utf-8")
         for name, package in module.programs.items():
-            command = ("go", "build", "-ldflags=-s -w", "-o", f"{scratch}/{name}", package)
+            command = ("go", "build", f"-ldflags=-s -w {module.stamp}", "-o", f"{scratch}/{name}", package)
             subprocess.run(
                 command,
                 check=True,

@@ -40,8 +40,10 @@ def serving_metrics(plane, values, folder):
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            body = json.dumps(answer(self.path.partition("?")[0].strip("/").split("/"))).encode()
-            self.send_response(200)
+            path = self.path.partition("?")[0].strip("/").split("/")
+            is_ours = "/".join(path[1:3]) == GROUP  # the server looks for documents, too
+            body = json.dumps(answer(path) if is_ours else {}).encode()
+            self.send_response(200 if is_ours else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
