@@ -43,5 +43,6 @@ def plane():
             capacity = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "64Gi", "pods": "100"}
             status = f'{{"status": {{"capacity": {capacity}, "allocatable": {capacity}}}}}'.replace("'", '"')
             plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch", status)
-        plane.apply(volume("one"), volume("two"))
+        # Two for the base, and two for the chart: what was bound once is not bound again.
+        plane.apply(*map(volume, ("one", "two", "three", "four")))
         yield plane

@@ -41,7 +41,7 @@ class Installed:
         return {one["metadata"]["name"]: one["spec"]["replicas"] for one in self.get("deployments")}
 
     def roll_out(self):
-        self.kubectl("rollout", "status", "deployment", "--timeout=180s", timeout_s=200)
+        self.kubectl("rollout", "status", "deployment", timeout_s=180)
 
     def pods_of(self, component):
         pods = self.get("pods", "-l", f"{COMPONENT}={component}")
