@@ -99,6 +99,11 @@ test-engines: setup-dev ## The tests of engines beside our own, with llama-serve
 		tests/integration/inference/test_remote_infer.py tests/integration/inference/test_remote_failures.py \
 		tests/integration/inference/test_routes.py tests/e2e/test_engines.py
 
+.PHONY: test-cluster
+test-cluster: setup-dev ## The manifests on a real Kubernetes control plane with fake nodes; needs go, which builds it once
+	@folder="$${PAGANTIC_CONTROL_PLANE:-$$($(BIN)/python -m tests.support.build_control_plane --cache "$(CACHE)")}"; \
+		PAGANTIC_CONTROL_PLANE="$$folder" $(BIN)/python -m pytest tests/cluster
+
 # ---- parts ------------------------------------------------------------------------------------------------------
 
 .PHONY: lint
@@ -118,6 +123,10 @@ format: setup-dev ## Rewrite sources in house style
 .PHONY: unit
 unit: setup-dev ## Only the unit tests
 	@$(BIN)/python -m pytest tests/unit
+
+.PHONY: chart
+chart: setup-dev ## Write the Helm chart of deploy/helm from the manifests of deploy/kubernetes
+	@$(BIN)/python -m tests.support.write_chart
 
 .PHONY: measures
 measures: setup-dev ## Print how long, branched and entangled the source is, and hold its limits

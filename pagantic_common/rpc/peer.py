@@ -27,8 +27,8 @@ from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
 from pagantic_common.rpc.waiting_line import Place
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.metrics import make_counter
-from pagantic_common.telemetry.names import RPC_REFUSED_CALLS
+from pagantic_common.telemetry.metrics import make_balance, make_counter
+from pagantic_common.telemetry.names import RPC_REFUSED_CALLS, RPC_WAITING_CALLS
 from pagantic_common.telemetry.scope import current_deadline, current_principal
 
 ResponseT = TypeVar("ResponseT")
@@ -39,6 +39,7 @@ RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its 
 
 log = get_logger(__name__)
 refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, because the service does not answer")
+waiting_calls = make_balance(RPC_WAITING_CALLS, "Calls that wait for a connection to a service that serves")
 
 
 def pass_on(_name: str, caller: Principal) -> str:
@@ -230,7 +231,11 @@ class _Patience:
         """Count the time inside; raises DeadlineExceeded when the caller's deadline passed before or during it."""
         started_s = time.monotonic()
         self._check_deadline(service)
-        yield
+        waiting_calls.add(1, {"service": service})
+        try:
+            yield
+        finally:
+            waiting_calls.add(-1, {"service": service})
         self.spent_s += time.monotonic() - started_s
         self._check_deadline(service)
 

@@ -58,6 +58,11 @@ def make_counter(name: str, description: str) -> metrics.Counter:
     return metrics.get_meter("pagantic").create_counter(name, description=description)
 
 
+def make_balance(name: str, description: str) -> metrics.UpDownCounter:
+    """Make a counter that falls, too; it counts once metrics are set up."""
+    return metrics.get_meter("pagantic").create_up_down_counter(name, description=description)
+
+
 def make_histogram(name: str, description: str, *, unit: str, bounds: Sequence[float]) -> metrics.Histogram:
     """Make a histogram with buckets up to these bounds; it counts once metrics are set up."""
     meter = metrics.get_meter("pagantic")

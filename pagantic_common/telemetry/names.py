@@ -48,6 +48,7 @@ RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"
 RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
+RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # by the service that they wait for
 
 # OpenTelemetry's own name: a histogram by http.route, http.request.method and http.response.status_code.
 HTTP_REQUEST_DURATION: Final = "http.server.request.duration"

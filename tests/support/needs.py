@@ -27,6 +27,12 @@ NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
 LLAMA_SERVER = Need(
     "llama-server", "make test-engines builds it; PAGANTIC_LLAMA_SERVER names the program", is_installable=False
 )
+KUBECTL = Need("kubectl", "make setup-dev installs it")
+CONTROL_PLANE = Need(
+    "a Kubernetes control plane",
+    "make test-cluster builds it; PAGANTIC_CONTROL_PLANE names the folder",
+    is_installable=False,
+)
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
 
 

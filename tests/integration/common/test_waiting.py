@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
@@ -64,6 +65,32 @@ async def first_of(stream):
 
 async def one_message(_call):
     yield inference_pb.InferResponse()
+
+
+class Balance:
+    def __init__(self):
+        self.counts = Counter()
+        self.has_two = asyncio.Event()
+
+    def add(self, amount, labels):
+        self.counts[labels["service"]] += amount
+        if self.counts["tools"] == 2:
+            self.has_two.set()
+
+
+async def test_calls_that_wait_are_counted_until_they_are_made_or_given_up(port, monkeypatch):
+    waiting = Balance()
+    monkeypatch.setattr("pagantic_common.rpc.peer.waiting_calls", waiting)
+    async with peer_at(port) as (peer, channel):
+        given_up, made = (asyncio.create_task(list_tools(peer, channel)) for _ in range(2))
+        async with asyncio.timeout(PATIENCE_S):
+            await waiting.has_two.wait()
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        assert waiting.counts == {"tools": 1}
+        async with served(ScriptedTools(answer), port=port):
+            await made
+    assert waiting.counts == {"tools": 0}
 
 
 async def test_calls_wait_for_a_service_that_does_not_listen_yet_however_many_and_whatever_they_do(port):

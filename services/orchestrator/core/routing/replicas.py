@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes
@@ -138,10 +138,7 @@ class Replicas:
         plans = [self._plan(address, prefixes, now_s) for address in talking or left]
         if not plans:
             return None
-        estimates = [self._estimate_s(call) for call in plans]
-        nearly_s = ALIKE * min(estimates)
-        alike = [call for call, estimate_s in zip(plans, estimates, strict=True) if estimate_s <= nearly_s]
-        call = min(alike, key=lambda call: _distance(prefixes, call.replica))
+        call = self._best(plans)
         replica = self._replicas[call.replica]
         replica.calls.add(call)
         replica.send(prefixes.keys, now_s)
@@ -215,6 +212,12 @@ class Replicas:
         if load.seats and over > 0:
             seat_s = replica.answer_s * over / load.seats
         return Call(address, prefixes, new_tokens, before_tokens, seat_s, now_s)
+
+    def _best(self, plans: Sequence[Call]) -> Call:
+        estimates = [self._estimate_s(call) for call in plans]
+        nearly_s = ALIKE * min(estimates)
+        alike = [call for call, estimate_s in zip(plans, estimates, strict=True) if estimate_s <= nearly_s]
+        return min(alike, key=lambda call: _distance(call.prefixes, call.replica))
 
     def _estimate_s(self, call: Call) -> float:
         work_tokens = call.before_tokens + NEW_WEIGHT * call.new_tokens
