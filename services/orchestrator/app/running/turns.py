@@ -73,9 +73,9 @@ class Turns:
             return
         key = request.session_key
         async with self._lines[key].lock:
-            # Another process may have it, and tells nobody when it gives it back.
-            while not await self._journal.take_turn(key, request.request_id):
-                await self._clock.sleep(POLL_S)
+            with self._journal.watching(key) as session:  # another process may have the turn
+                while not await self._journal.take_turn(key, request.request_id):
+                    await session.wait(POLL_S)
             yield
 
 
