@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
+RETRY_AFTER_S = 1.0
 ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
@@ -91,7 +92,7 @@ def translate_error(error: Exception, name: str, code: ErrorCode) -> Exception:
     if not is_damaged and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
         return error
     reason, *_ = [*str(cause).strip().splitlines(), "no reason given"]
-    return Unavailable(f"{name}'s database does not answer: {reason}", code=code)
+    return Unavailable(f"{name}'s database does not answer: {reason}", code=code, retry_after_s=RETRY_AFTER_S)
 
 
 @contextlib.contextmanager

@@ -238,7 +238,13 @@ class Conversations(Changes, Protocol):
     """Conversations and the values kept for them."""
 
     async def take_turn(self, key: SessionKey, request_id: str) -> bool:
-        """Give an execution its session's turn, until it ends; False while another live one has it."""
+        """Give an execution its session's turn, until it ends.
+
+        Returns False while another one has it that runs, or was interrupted so lately that it may be resumed.
+        """
+
+    async def has_turn(self, key: SessionKey, request_id: str) -> bool:
+        """Tell whether an execution has its session's turn."""
 
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first of them.

@@ -21,6 +21,7 @@ async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJourn
         session_retention_s=settings.session_retention_s,
         audit_retention_s=settings.audit_retention_s,
         audit_key=read_audit_key(settings.audit_key_file),
+        interrupted_turn_s=settings.interrupted_turn_s,
         durability=settings.durability,
         sealing=read_journal_keys(settings.journal_key_file),
     )

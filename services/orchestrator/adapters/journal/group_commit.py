@@ -138,7 +138,9 @@ class GroupCommit:
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
         """Do the works in one transaction; returns the result of each, or the exception that undid it alone."""
         if self.is_fenced:
-            raise Unavailable("another process may run under the name of this orchestrator: nothing is written")
+            raise Unavailable(
+                "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
+            )
         try:
             with self._engine.begin() as db:
                 return self._write_together(db, works)

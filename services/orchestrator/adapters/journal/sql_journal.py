@@ -49,6 +49,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         session_retention_s: float = 0.0,
         audit_retention_s: float = math.inf,
         audit_key: bytes = b"",
+        interrupted_turn_s: float = 0.0,
         durability: Durability = Durability.POWER,
         sealing: Sealing | None = None,
     ) -> None:
@@ -56,6 +57,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         self._sealing = sealing or Sealing()
         set_sealing(self._dialect, self._sealing)
         self._durability = durability
+        self._writes.interrupted_turn_s = interrupted_turn_s
         self._retention_s = retention_s
         self._session_retention_s = session_retention_s
         self._audit_retention_s = audit_retention_s

@@ -56,7 +56,7 @@ class OwnerLock:
             self._refused_s = None
             return
         self._refuse()
-        raise Unavailable("the lock of this orchestrator's name is lost, and not yet taken again")
+        raise Unavailable("the lock of this orchestrator's name is lost, and not yet taken again", retry_after_s=1.0)
 
     @property
     def is_refused(self) -> bool:
