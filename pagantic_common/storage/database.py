@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,10 @@ ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
+_REFUSED = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|unsupported startup parameter"
+    r"|(?:role|database|user) .* does not exist|no such (?:user|database)|SSL.* required|does not support SSL"
+)
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -78,6 +83,11 @@ def open_engine(
         "keepalives_idle": ANSWER_TIMEOUT_S,
     }
     return create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+
+
+def is_refused(error: Exception) -> bool:
+    """Tell whether a server answers, but not to this user, for this database, or with these options."""
+    return _REFUSED.search(str(error)) is not None
 
 
 def is_conflict(error: Exception) -> bool:

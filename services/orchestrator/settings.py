@@ -106,6 +106,12 @@ class OrchestratorSettings(CallerSettings):
     journal_url_file: Path | None = Field(
         None, description="file with that URL in its first line, as for a password; it wins over JOURNAL_URL"
     )
+    journal_wait_s: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="how long a start waits for a PostgreSQL that does not answer; 0 is for ever",
+    )
     journal_key_file: Path | None = Field(
         None, description="file of keys that encrypt what the journal keeps of requests and answers; unset is none"
     )

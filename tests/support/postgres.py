@@ -35,6 +35,33 @@ def running_postgres(programs, *, is_safe=False):
 
     If `is_safe`, a commit waits for the disk, as it does in use.
     """
+    with postgres_server(programs, is_safe=is_safe) as server:
+        server.start()
+        yield server.url
+
+
+class PostgresServer:
+    """A server that can be started and stopped again and again."""
+
+    def __init__(self, run, programs, data, options, url):
+        self._run, self._programs, self._data, self._options = run, programs, data, options
+        self.url = url
+        self.is_running = False
+
+    def start(self):
+        log = self._data.parent / "log"
+        self._run(self._programs / "pg_ctl", "-D", self._data, "-l", log, "-w", "-o", self._options, "start")
+        self.is_running = True
+
+    def stop(self, mode="immediate"):
+        if self.is_running:
+            self._run(self._programs / "pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
+        self.is_running = False
+
+
+@contextmanager
+def postgres_server(programs, *, is_safe=False):
+    """Give a server that is not started yet, and is gone afterwards."""
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="pagantic-postgres-"))
     if user:
@@ -57,9 +84,9 @@ def running_postgres(programs, *, is_safe=False):
     options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories="
     if not is_safe:
         options += " -c fsync=off"
-    run(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start")
+    server = PostgresServer(run, programs, data, options, f"postgresql://pagantic@127.0.0.1:{port}/postgres")
     try:
-        yield f"postgresql://pagantic@127.0.0.1:{port}/postgres"
+        yield server
     finally:
-        run(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        server.stop()
         shutil.rmtree(folder)

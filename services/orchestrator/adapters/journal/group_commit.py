@@ -9,8 +9,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
@@ -24,6 +25,7 @@ from pagantic_common.telemetry.names import (
 )
 from services.orchestrator.adapters.journal.changes.topics import topic_of
 from services.orchestrator.adapters.journal.database import translate_error
+from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.writes import Admission, Writes
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Write
@@ -52,10 +54,13 @@ class GroupCommit:
         is_fenced: Whether another process may be this owner, so that nothing is written.
     """
 
-    def __init__(self, engine: Engine, writes: Writes, on_commit: Callable[[Collection[str]], None]) -> None:
+    def __init__(
+        self, engine: Engine, writes: Writes, on_commit: Callable[[Collection[str]], None], lock: OwnerLock
+    ) -> None:
         self._engine = engine
         self._writes = writes
         self._on_commit = on_commit
+        self._lock = lock
         self.failure = ""
         self.is_fenced = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
@@ -142,14 +147,21 @@ class GroupCommit:
                 "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
             )
         try:
-            with self._engine.begin() as db:
+            with self._begin_transaction() as db:
                 return self._write_together(db, works)
         except Exception as error:
             does_not_answer = translate_error(error) is not error
             if does_not_answer and not is_conflict(error):
                 raise
-            with self._engine.begin() as db:  # one by one, to find the work that fails
+            with self._begin_transaction() as db:  # one by one, to find the work that fails
                 return self._write_each(db, works)
+
+    @contextmanager
+    def _begin_transaction(self) -> Iterator[Connection]:
+        """Begin a transaction; on a new connection only if this process is its owner still."""
+        with self._engine.begin() as db:
+            self._lock.hold_if_doubtful()
+            yield db
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
         """Do the admissions first, then the writes, then the rest: each kind in a few statements."""

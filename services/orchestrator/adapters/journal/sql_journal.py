@@ -66,13 +66,18 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         self._notices: Notices | None = None
         self.space: JournalSpace
 
+    @property
+    def is_served(self) -> bool:
+        """Whether a server has its database, which may be started later than this process."""
+        return self._dialect.name == "postgresql"
+
     async def open(self) -> None:
         """Connect and bring the tables up to date.
 
         Raises Unavailable when the database cannot be reached, PreconditionFailed when another process is this owner.
         """
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
-        self._group = GroupCommit(self._engine, self._writes, self._hub.note)
+        self._group = GroupCommit(self._engine, self._writes, self._hub.note, self._lock)
         if self._dialect.name == "postgresql":
             self._notices = Notices(self._engine, self._hub)
             self._notices.start()

@@ -7,9 +7,11 @@ import fcntl
 import hashlib
 import time
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
@@ -32,6 +34,10 @@ class OwnerLock:
         self._session: Connection | None = None
         self._refused_s: float | None = None  # the first refusal came then; None unless another one has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
+        self._is_doubtful = False
+        self._alone = Lock()
+        if self._is_of_database:
+            listen(engine, "connect", self._doubt)
         take = self._take_file
         if self._is_of_database:
             take = self._take_session
@@ -47,6 +53,19 @@ class OwnerLock:
         """
         if not self._is_of_database:
             return
+        with self._alone:
+            self._is_doubtful = False
+            self._hold()
+
+    def hold_if_doubtful(self) -> None:
+        """Do as `hold` does where a connection was made since: the server may have ended all of them."""
+        if self._is_doubtful:
+            self.hold()
+
+    def _doubt(self, *_connection: object) -> None:
+        self._is_doubtful = True
+
+    def _hold(self) -> None:
         try:
             is_held = self._answers() or self._take_session()
         except DBAPIError:
