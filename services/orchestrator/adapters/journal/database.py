@@ -38,8 +38,8 @@ def check_options(db: Connection) -> None:
         return
     if db.execute(text("SELECT current_setting('pagantic.tenant', true)")).scalar() != EVERY_TENANT:
         raise PreconditionFailed(
-            "the database was not given the options of its connections, on which timeouts and row-level security "
-            "depend: connect without a pooler that drops them"
+            "the database lost the settings of its connections, on which timeouts and row-level security depend: use "
+            "the session mode of the pooler, or connect without it"
         )
 
 

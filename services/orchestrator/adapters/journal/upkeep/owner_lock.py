@@ -20,6 +20,9 @@ from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Un
 OWNER_TIMEOUT_S = 15.0
 
 
+_BACKEND = text("SELECT pg_backend_pid()")
+
+
 class OwnerLock:
     """A lock that the operating system or the database releases when the process ends.
 
@@ -32,6 +35,7 @@ class OwnerLock:
         self._key = hashlib.sha256(owner.encode()).digest()[:8]
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
+        self._backend: int | None = None  # the server's process that holds the lock
         self._refused_s: float | None = None  # the first refusal came then; None unless another one has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
         self._is_doubtful = False
@@ -45,6 +49,7 @@ class OwnerLock:
             self._refuse()
             time.sleep(0.1)
         self._refused_s = None
+        self._check_beside()
 
     def hold(self) -> None:
         """Take the lock again if the connection that held it has ended.
@@ -102,11 +107,23 @@ class OwnerLock:
         if self._session is None:
             return False
         try:
-            self._session.execute(text("SELECT 1"))
+            number = self._session.execute(_BACKEND).scalar()
         except DBAPIError:
             self.release()
             return False
+        if number != self._backend:
+            raise _pooled()
         return True
+
+    def _check_beside(self) -> None:
+        """Raise PreconditionFailed if another connection has the same one of the server: a pooler shares it."""
+        if self._session is None:
+            return
+        with self._engine.begin() as other:
+            is_shared = other.execute(_BACKEND).scalar() == self._backend
+        if is_shared:
+            self.release()
+            raise _pooled()
 
     def _take_session(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -116,7 +133,7 @@ class OwnerLock:
             return False
         connection.detach()  # the lock is the connection's, which must not go back to the pool
         self._stack.callback(connection.close)
-        self._session = connection
+        self._session, self._backend = connection, connection.execute(_BACKEND).scalar()
         return True
 
     def _take_file(self) -> bool:
@@ -132,3 +149,10 @@ class OwnerLock:
             return False
         self._stack.callback(lock.close)
         return True
+
+
+def _pooled() -> PreconditionFailed:
+    return PreconditionFailed(
+        "the database's pooler gives each transaction another connection of the server, so that locks, settings and "
+        "notifications of connections are lost: use its session mode, or connect without it"
+    )
