@@ -58,6 +58,24 @@ class PostgresServer:
             self._run(self._programs / "pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
         self.is_running = False
 
+    @contextmanager
+    def standby(self):
+        """Start a standby that streams from this server, which then waits for it with each commit."""
+        folder, (port,) = self._data.parent / "standby", free_ports(1)
+        source = f"{self.url} application_name=standby".replace(" ", "?")
+        self._run(self._programs / "pg_basebackup", "-D", folder, "-d", source, "-R", "-X", "stream", "-c", "fast")
+        options = self._options.replace(f"port={self.url.rsplit(':', 1)[1].split('/')[0]}", f"port={port}")
+        url = f"postgresql://pagantic@127.0.0.1:{port}/postgres"
+        standby = PostgresServer(self._run, self._programs, folder, options, url)
+        standby.start()
+        try:
+            yield standby
+        finally:
+            standby.stop()
+
+    def promote(self):
+        self._run(self._programs / "pg_ctl", "-D", self._data, "-w", "promote")
+
 
 @contextmanager
 def postgres_server(programs, *, is_safe=False):

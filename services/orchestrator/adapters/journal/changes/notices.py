@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import psycopg
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.telemetry.logging import get_logger
@@ -56,7 +57,7 @@ class Notices:
             await self._run(self._send, self._hub.take_due())
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
         if self._listening is not None:
-            self._listening.close()
+            _close(self._listening)
 
     async def _live(self) -> None:
         while True:
@@ -99,7 +100,7 @@ class Notices:
         finally:
             self._lose(number)
             self._hub.lose()
-            listening.close()
+            _close(listening)
 
     def _read(self, driver: psycopg.Connection[Any], number: int) -> None:
         try:
@@ -142,3 +143,8 @@ class Notices:
         elif not is_told and self._was_told:
             log.warning("the journal's notifications do not arrive: what waits polls", reason=reason)
         self._was_told = is_told
+
+
+def _close(listening: Connection) -> None:
+    with suppress(DBAPIError):  # it may be lost
+        listening.close()
