@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.support.ports import free_ports
-from tests.support.postgres import _user
+from tests.support.postgres import _user, as_user
 
 
 def find_pgbouncer():
@@ -33,7 +33,7 @@ def running_pgbouncer(program, url, mode):
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, user)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([program, str(folder / "settings")], user=user, stdout=log, stderr=log)
+        process = subprocess.Popen([*as_user(user), program, str(folder / "settings")], stdout=log, stderr=log)
     try:
         _wait_for(port)
         yield f"postgresql://pagantic@127.0.0.1:{port}{server.path}"

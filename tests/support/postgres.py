@@ -29,6 +29,16 @@ def _user():
     return next((user for user in USERS if user in names), None)
 
 
+def as_user(user):
+    """Return the beginning of a command that runs as a user; None is whoever runs the tests.
+
+    subprocess would fork for its `user`, which may crash beside the threads of gRPC.
+    """
+    if user is None:
+        return []
+    return ["setpriv", f"--reuid={user}", "--clear-groups"]
+
+
 @contextmanager
 def running_postgres(programs, *, is_safe=False):
     """Start a server and give the URL of its database, which is gone afterwards.
@@ -88,8 +98,7 @@ def postgres_server(programs, *, is_safe=False):
 
     def run(*command):
         done = subprocess.run(
-            [str(part) for part in command],
-            user=user,
+            [*as_user(user), *(str(part) for part in command)],
             cwd=folder,
             capture_output=True,
             text=True,
