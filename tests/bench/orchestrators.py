@@ -34,7 +34,7 @@ WARM_UP_S = 2.0
 
 
 class Run(NamedTuple):
-    """Requests per second, and the cores that each part used."""
+    """Requests per second, and the cores that each part used; others are processes that have no part in it."""
 
     per_s: float
     cores: dict[str, float]
@@ -96,9 +96,12 @@ async def _run(
         await _load(stubs, clients, WARM_UP_S)
         found = parts()
         before, started_s = {name: _cpu_s(some) for name, some in found.items()}, time.monotonic()
+        idle_s = psutil.cpu_times().idle
         per_s = await _load(stubs, clients, seconds)
         took_s = time.monotonic() - started_s
-        return Run(per_s, {name: (_cpu_s(some) - before[name]) / took_s for name, some in found.items()})
+        cores = {name: (_cpu_s(some) - before[name]) / took_s for name, some in found.items()}
+        busy = (os.cpu_count() or 1) - (psutil.cpu_times().idle - idle_s) / took_s
+        return Run(per_s, {**cores, "others": max(0.0, busy - sum(cores.values()))})
 
 
 def _measure(count: int, inference: subprocess.Popen[str], address: str, options: argparse.Namespace) -> Run:
@@ -142,7 +145,7 @@ def _cause(count: int, run: Run) -> str:
     if used >= BUSY * cores:
         most = max(run.cores, key=lambda name: run.cores[name])
         return f"the {cores} cores were used up ({used:.2f}), most by {most} ({run.cores[most]:.2f})"
-    return f"{used:.2f} of {cores} cores were used: what is left is waiting, for commits or for other processes"
+    return f"{used:.2f} of {cores} cores were used: what is left is waiting for commits"
 
 
 def main() -> None:

@@ -100,5 +100,5 @@ async def test_an_orchestrator_that_hears_nothing_polls_and_says_so_once(journal
         journal = await journals("a")
         with journal.watching(execution("r")) as watch:
             await woken(watch, 0.5)
-    said = [one["event"] for one in logs if "notifications" in one["event"]]
-    assert said == ["the journal's notifications do not arrive: what waits polls"]
+    said = [one["event"] for one in logs if "notices" in one["event"]]
+    assert said == ["the journal's notices do not arrive: what waits looks ten times a second"]

@@ -86,7 +86,7 @@ class Notices:
                     await self._due.wait()
             self._due.clear()
             if loop.time() >= renewal_s:
-                self._report(is_told=self._hub.is_told, reason="no notification comes back")
+                self._report(is_told=self._hub.is_told, reason="none comes back")
 
     @contextmanager
     def _reading(self, listening: Connection) -> Iterator[None]:
@@ -139,9 +139,9 @@ class Notices:
     def _report(self, *, is_told: bool, reason: str) -> None:
         """Log that this process polls, once until notifications arrive again."""
         if is_told and not self._was_told:
-            log.info("the journal's notifications arrive")
+            log.info("the journal's notices arrive")
         elif not is_told and self._was_told:
-            log.warning("the journal's notifications do not arrive: what waits polls", reason=reason)
+            log.warning("the journal's notices do not arrive: what waits looks ten times a second", reason=reason)
         self._was_told = is_told
 
 

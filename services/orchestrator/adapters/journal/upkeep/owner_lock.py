@@ -154,5 +154,5 @@ class OwnerLock:
 def _pooled() -> PreconditionFailed:
     return PreconditionFailed(
         "the database's pooler gives each transaction another connection of the server, so that locks, settings and "
-        "notifications of connections are lost: use its session mode, or connect without it"
+        "LISTEN of connections are lost: use its session mode, or connect without it"
     )
