@@ -242,6 +242,10 @@ bench-gateway: setup-dev ## Measure what the HTTP gateway adds; LITELLM=program 
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 	@$(BIN)/python -m tests.bench.orchestrator
 
+.PHONY: bench-orchestrators
+bench-orchestrators: setup-dev ## Measure 1 to 4 orchestrators on one PostgreSQL, and say where and why it stops growing
+	@$(BIN)/python -m tests.bench.orchestrators
+
 .PHONY: proto
 proto: setup-dev ## Regenerate proto/gen from proto/pagantic
 	@rm -rf proto/gen

@@ -6,23 +6,31 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
+RETRY_AFTER_S = 1.0
 ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
+_REFUSED = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|unsupported startup parameter"
+    r"|(?:role|database|user) .* does not exist|no such (?:user|database)|SSL.* required|does not support SSL"
+)
+READ_ONLY = "25006"
+_SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -72,11 +80,30 @@ def open_engine(
     }
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        "options": " ".join(f"-c {key}={value}" for key, value in settings.items()),
         "tcp_user_timeout": timeout_ms,
         "keepalives_idle": ANSWER_TIMEOUT_S,
     }
-    return create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+    engine = create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
+
+    def set_up(connection: psycopg.Connection[Any], _record: object) -> None:
+        # Poolers refuse or drop settings among the parameters of a connection's start.
+        connection.execute(_SET, [list(settings), [str(value) for value in settings.values()]])
+        connection.commit()
+
+    event.listen(engine, "connect", set_up)
+    event.listen(engine, "handle_error", _leave_read_only)
+    return engine
+
+
+def _leave_read_only(context: ExceptionContext) -> None:
+    """Give up all connections to a server that is a standby now; the next ones may find the primary."""
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
+
+
+def is_refused(error: Exception) -> bool:
+    """Tell whether a server answers, but not to this user, for this database, or with these options."""
+    return _REFUSED.search(str(error)) is not None
 
 
 def is_conflict(error: Exception) -> bool:
@@ -88,10 +115,11 @@ def translate_error(error: Exception, name: str, code: ErrorCode) -> Exception:
     """Return Unavailable for a database that does not answer, without its statement; any other error stays."""
     cause = _cause_of(error)
     is_damaged = type(cause) is sqlite3.DatabaseError  # a damaged file
-    if not is_damaged and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
+    is_standby = getattr(cause, "sqlstate", None) == READ_ONLY
+    if not is_damaged and not is_standby and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
         return error
     reason, *_ = [*str(cause).strip().splitlines(), "no reason given"]
-    return Unavailable(f"{name}'s database does not answer: {reason}", code=code)
+    return Unavailable(f"{name}'s database does not answer: {reason}", code=code, retry_after_s=RETRY_AFTER_S)
 
 
 @contextlib.contextmanager

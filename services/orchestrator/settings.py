@@ -106,6 +106,12 @@ class OrchestratorSettings(CallerSettings):
     journal_url_file: Path | None = Field(
         None, description="file with that URL in its first line, as for a password; it wins over JOURNAL_URL"
     )
+    journal_wait_s: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="how long a start waits for a PostgreSQL that does not answer; 0 is for ever",
+    )
     journal_key_file: Path | None = Field(
         None, description="file of keys that encrypt what the journal keeps of requests and answers; unset is none"
     )
@@ -120,6 +126,12 @@ class OrchestratorSettings(CallerSettings):
     resume_plans: bool = Field(True, description="whether interrupted plans are taken up without being asked")
     concurrent_turns: ConcurrentTurns = Field(
         ConcurrentTurns.WAIT, description="a turn that comes while another of its session runs: wait or abort"
+    )
+    interrupted_turn_s: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="how long an interrupted turn of a session goes before those that wait, so that it can be resumed",
     )
     retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept")
     session_retention_s: float = Field(

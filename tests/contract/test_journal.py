@@ -362,6 +362,26 @@ async def test_a_session_has_one_turn_at_a_time(journals):
     await admit(one, "r4", session_id="s", takes_turn=True)
 
 
+async def test_an_interrupted_execution_keeps_its_turn_for_a_while(journals):
+    one, other = await journals("a"), await journals("b", interrupted_turn_s=0.5)
+    await admit(one, "r1", session_id="s", takes_turn=True)
+    await admit(other, "r2", session_id="s")
+    await one.release([execution("r1")])
+    assert not await other.take_turn(session("s"), "r2")
+    with pytest.raises(Aborted, match="another turn of session 's' runs"):
+        await other.append_messages(session("s"), TURN)
+    assert await other.has_turn(session("s"), "r1")
+    assert not await other.has_turn(session("s"), "r2")
+    assert await other.take_turn(session("s"), "r1")
+    assert await other.claim(execution("r1"))
+    await asyncio.sleep(0.6)
+    assert not await other.take_turn(session("s"), "r2")
+    await other.release([execution("r1")])
+    await asyncio.sleep(0.6)
+    assert await other.take_turn(session("s"), "r2")
+    assert not await other.has_turn(session("s"), "r1")
+
+
 async def test_a_summary_goes_with_its_conversation_and_none_is_kept_without_one(journal):
     await journal.put_summary(session("s"), Summary("said", 2))
     assert await journal.get_summary(session("s")) is None

@@ -23,6 +23,7 @@ class Need:
 
 
 POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
+PGBOUNCER = Need("PgBouncer", "install Debian's package pgbouncer")
 NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
 LLAMA_SERVER = Need(
     "llama-server", "make test-engines builds it; PAGANTIC_LLAMA_SERVER names the program", is_installable=False

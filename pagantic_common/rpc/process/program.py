@@ -16,6 +16,7 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.admin import PortInUse
 from pagantic_common.rpc.process.serving import OpenApp, serve
+from pagantic_common.rpc.process.starting import WaitedTooLong
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
 from pagantic_common.telemetry.logging import set_up_logging
 from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
@@ -86,6 +87,8 @@ def _exit_for(area: str, error: PaganticError) -> NoReturn:
     if error.code is not None:
         reason = f"{error.code.value}: {error}"
     print(f"the {area} service cannot start: {reason}", file=sys.stderr)  # noqa: T201
+    if isinstance(error, WaitedTooLong):
+        sys.exit(EXIT_START_FAILED)
     sys.exit(EXIT_CONFIG)
 
 

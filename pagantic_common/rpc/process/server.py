@@ -67,7 +67,7 @@ async def start_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.serves_reflection:
         add_reflection(server, [*names, HEALTH_SERVICE])
-    port = listen(server, f"{settings.host}:{settings.port}", "PORT", _credentials_of(settings))
+    port = listen(server, f"{settings.host}:{settings.port}", "PORT", credentials_of(settings))
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
     health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))
@@ -75,7 +75,7 @@ async def start_server(
     return server, health, port
 
 
-def _credentials_of(settings: ServiceSettings) -> grpc.ServerCredentials | None:
+def credentials_of(settings: ServiceSettings) -> grpc.ServerCredentials | None:
     """Return what the port shows its callers; None for plain text."""
     certificates = read_certificates(settings, settings.caller_ca_file)
     if certificates is None:

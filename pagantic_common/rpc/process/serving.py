@@ -21,6 +21,7 @@ from pagantic_common.rpc.health import Health
 from pagantic_common.rpc.process.admin import PortInUse, start_admin_server
 from pagantic_common.rpc.process.memory import collect_rarely, return_freed_memory
 from pagantic_common.rpc.process.server import start_server
+from pagantic_common.rpc.process.starting import StoppedAtStart, stopping
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.logging import get_logger
 
@@ -43,6 +44,19 @@ async def serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_list
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    stopping.set(stop)
+    with suppress(StoppedAtStart):
+        await _serve_until(stop, area, settings, open_app, on_listening)
+    log.info("stopped", area=area)
+
+
+async def _serve_until(
+    stop: asyncio.Event,
+    area: str,
+    settings: ServiceSettings,
+    open_app: OpenApp,
+    on_listening: Callable[[], None],
+) -> None:
     async with open_app() as registrations:
         server, health, port = await start_server(settings, registrations)
         try:
@@ -69,7 +83,6 @@ async def serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_list
         await stopping
         if admin is not None:
             await admin.stop(grace=0)
-    log.info("stopped", area=area)
 
 
 async def watch_readiness(registrations: Sequence[Registration], health: Health) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from dataclasses import replace
 from datetime import timedelta
 
@@ -18,7 +16,7 @@ from services.orchestrator.core.tools.taint import TaintedSpan
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page, page_limit
 
-POLL_S = 2.0  # interval between polls of the journal, for decisions that another orchestrator took
+POLL_S = 2.0  # interval between looks for decisions that another orchestrator took, where its writes are not told
 MAX_ARGUMENTS_BYTES = 256 * 1024
 
 
@@ -33,7 +31,6 @@ class Approvals:
         self._store = store
         self._clock = clock
         self._wait_s = wait_s
-        self._decided: dict[tuple[ExecutionKey, str], asyncio.Event] = {}
 
     async def ask(
         self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None
@@ -59,19 +56,13 @@ class Approvals:
 
     async def wait(self, key: ExecutionKey, approval: Approval) -> Approval:
         """Return an approval once somebody has decided or its time is up."""
-        place = (key, approval.tool_call_id)
-        decided = self._decided.setdefault(place, asyncio.Event())
-        try:
+        with self._store.watching(key) as execution:
             while (approval := await self._store.get_approval(key, approval.tool_call_id)).resolution is None:
                 left_s = (approval.expires_at - self._clock.now()).total_seconds()
                 if left_s <= 0:
                     expired = Resolution(Decision.EXPIRED, approval.expires_at)
                     return await self._store.resolve_approval(key, approval.tool_call_id, expired)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(decided.wait(), min(left_s, POLL_S))
-                decided.clear()
-        finally:
-            self._decided.pop(place, None)
+                await execution.wait(POLL_S, left_s)
         return approval
 
     async def resolve(
@@ -100,8 +91,6 @@ class Approvals:
         approval = await self._store.resolve_approval(key, tool_call_id, wanted)
         if approval.resolution is None or not approval.resolution.agrees_with(wanted):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: {_decision_of(approval)}")
-        if event := self._decided.get((key, tool_call_id)):
-            event.set()
         return approval
 
     async def list_open(self, tenant: str, request_id: str, page_size: int, page_token: str) -> Page[Approval]:

@@ -33,6 +33,7 @@ from services.orchestrator.core.model.response import Response
 from services.orchestrator.ports.journal import ExecutionRecord
 
 END_TIMEOUT_S = 5.0
+_CANCELLED = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution")
 
 
 class Executions:
@@ -147,23 +148,30 @@ class Executions:
         """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
         clock = self._environment.clock
         end = Deadline.after(clock.monotonic_s(), END_TIMEOUT_S)
-        failure, is_asked = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"), False
-        while True:
-            running = await self.registry.get(key)
-            if running is not None:
-                running.stop(failure)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(running.ended.wait(), END_TIMEOUT_S)
-                return (await self._journal.get(key)).state
-            record = await self._journal.get(key)
-            if record.is_interrupted and await self._admission.resume(record, stop=failure) is not None:
-                continue  # to be ended, and nothing else
-            if record.response is not None or end.has_passed(clock.monotonic_s()):
-                return record.state
-            if not is_asked:  # another orchestrator runs it
-                await self._journal.request_cancel(key)
-                is_asked = True
-            await clock.sleep(FOLLOW_S)
+        is_asked = False
+        with self._journal.watching(key) as changes:
+            while (state := await self._cancel_here(key)) is None:
+                record = await self._journal.get(key)
+                if record.is_interrupted and await self._admission.resume(record, stop=_CANCELLED) is not None:
+                    continue  # to be ended, and nothing else
+                if record.response is not None or end.has_passed(clock.monotonic_s()):
+                    return record.state
+                if not is_asked:  # another orchestrator runs it
+                    await self._journal.request_cancel(key)
+                    is_asked = True
+                await changes.wait(FOLLOW_S, end.at_s - clock.monotonic_s())
+        return state
+
+    async def _cancel_here(self, key: ExecutionKey) -> State | None:
+        """Stop an execution that runs here, and return the state it is in then; None when it does not."""
+        running = await self.registry.get(key)
+        if running is None:
+            return None
+        running.stop(_CANCELLED)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await running.ended.wait()
+        return (await self._journal.get(key)).state
 
     async def resume(self, key: ExecutionKey) -> State:
         """Resume an interrupted execution, and return the state that it was in.
@@ -182,7 +190,7 @@ class Executions:
         """Stop an execution that runs here, if it does."""
         running = await self.registry.get(key)
         if running is not None:
-            running.stop(failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution"))
+            running.stop(_CANCELLED)
 
     def begin_drain(self) -> None:
         """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""

@@ -6,10 +6,11 @@ from typing import Protocol
 
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.tools.approval import Approval, Resolution
+from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 
 
-class ApprovalStore(Protocol):
+class ApprovalStore(Changes, Protocol):
     """Approvals by execution and call. They are forgotten with their execution, and when it runs again."""
 
     async def ask_approval(self, key: ExecutionKey, asked: Approval) -> Approval:

@@ -21,6 +21,7 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.ports.approvals import ApprovalStore
+from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 
 MAX_STATE_VALUES = 100  # of one session
@@ -123,7 +124,7 @@ class Pulse:
     to_cancel: tuple[ExecutionKey, ...] = ()
 
 
-class ExecutionJournal(Protocol):
+class ExecutionJournal(Changes, Protocol):
     """Executions, their events, and their entries for a resume."""
 
     async def admit(
@@ -233,11 +234,17 @@ class Ownership(Protocol):
         """Mark executions of this owner as interrupted."""
 
 
-class Conversations(Protocol):
+class Conversations(Changes, Protocol):
     """Conversations and the values kept for them."""
 
     async def take_turn(self, key: SessionKey, request_id: str) -> bool:
-        """Give an execution its session's turn, until it ends; False while another live one has it."""
+        """Give an execution its session's turn, until it ends.
+
+        Returns False while another one has it that runs, or was interrupted so lately that it may be resumed.
+        """
+
+    async def has_turn(self, key: SessionKey, request_id: str) -> bool:
+        """Tell whether an execution has its session's turn."""
 
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first of them.

@@ -7,9 +7,10 @@ import pytest
 from pagantic.common.v1 import error_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import Aborted, Internal
+from pagantic_common.domain.errors import Aborted, Internal, Unavailable
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.execution.lifecycle import State
@@ -18,7 +19,7 @@ from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.keys import execution
-from tests.support.orchestrator_app import execute, orchestrator, stored, system_request
+from tests.support.orchestrator_app import execute, journal_url, orchestrator, stored, system_request
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
 CHAT = system_request(request_id="r")
@@ -114,6 +115,32 @@ async def test_turns_of_one_session_follow_each_other_in_every_orchestrator(tmp_
         else:
             assert (await execute(other, system_request("second", **TURN))).content == "two"
         assert len(idle.commands) == 1
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_turns_do_not_swap_when_the_orchestrator_of_the_first_stops(tmp_path, request, database):
+    url = journal_url(tmp_path) if database == "sqlite" else request.getfixturevalue("postgres_url")
+    journals = [SqlJournal(url, owner=name, interrupted_turn_s=30.0) for name in "ab"]
+    inference, after = ScriptedInference(None), ScriptedInference(answer("one"), answer("two"), answer("three"))
+    async with (
+        orchestrator(tmp_path, scripted_services(inference=inference), journal=journals[0], presence=FAST) as one,
+        orchestrator(tmp_path, scripted_services(inference=after), journal=journals[1], presence=FAST) as other,
+    ):
+        first = asyncio.create_task(execute(one, system_request("first", request_id="r1", **TURN)))
+        await inference.waiting.wait()
+        second = asyncio.create_task(execute(other, system_request("second", **TURN), 30))
+        await stored_transition(other, second)
+        await one.executions.close()
+        with pytest.raises(Unavailable):
+            await first
+        third = asyncio.create_task(execute(other, system_request("third", **TURN), 30))
+        await asyncio.sleep(0.5)
+        assert after.commands == []
+        assert (await execute(other, system_request("first", request_id="r1", **TURN), 30)).content == "one"
+        assert (await second).content == "two"
+        assert (await third).content == "three"
+        reply = await call_unary("orchestrator", other.GetSession, pb.GetSessionRequest(session_id="s"))
+    assert [message.content for message in reply.session.messages][::2] == ["first", "second", "third"]
 
 
 async def stored_transition(stub, running):

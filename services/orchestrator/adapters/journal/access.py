@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.storage.database import READING
+from services.orchestrator.adapters.journal.changes.hub import Hub
 from services.orchestrator.adapters.journal.database import (
     EVERY_TENANT,
     check_url,
@@ -19,11 +21,13 @@ from services.orchestrator.adapters.journal.database import (
 )
 from services.orchestrator.adapters.journal.group_commit import GroupCommit, Work
 from services.orchestrator.adapters.journal.writes import Writes
+from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
+from services.orchestrator.ports.changes import Changes, Watch
 
 ResultT = TypeVar("ResultT")
 
 
-class JournalAccess:
+class JournalAccess(Changes):
     """The connection of one owner to a journal."""
 
     def __init__(self, url: str, owner: str) -> None:
@@ -33,13 +37,18 @@ class JournalAccess:
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._dialect.name]
         self._writes = Writes(owner, self._dialect)
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
+        self._hub = Hub()
         self._is_open = False
         self._engine: Engine
         self._group: GroupCommit
 
-    async def _commit(self, work: Work) -> Any:
-        """Do work in the next transaction; returns its result after the commit."""
-        return await self._group.submit(work)
+    def watching(self, key: ExecutionKey | SessionKey) -> AbstractContextManager[Watch]:
+        """Watch an execution or a conversation."""
+        return self._hub.watching(key)
+
+    async def _commit(self, work: Work, *, changed: Sequence[str] = ()) -> Any:
+        """Do work in the next transaction, which changes these topics; returns its result after the commit."""
+        return await self._group.submit(work, changed=changed)
 
     async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
         """Read what belongs to a tenant, or EVERY_TENANT."""

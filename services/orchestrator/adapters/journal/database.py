@@ -12,7 +12,7 @@ from pagantic_common.storage import database
 from services.orchestrator.ports.journal import Durability
 
 NAME = "the journal"
-POOL_SIZE = 7  # writer, reader, keys, budgets, the audit's reader, beats and purge
+POOL_SIZE = 8  # writer, reader, keys, budgets, the audit's reader, beats, purge and notifications
 EVERY_TENANT = "*"  # row-level security shows such a transaction all rows
 
 
@@ -38,8 +38,8 @@ def check_options(db: Connection) -> None:
         return
     if db.execute(text("SELECT current_setting('pagantic.tenant', true)")).scalar() != EVERY_TENANT:
         raise PreconditionFailed(
-            "the database was not given the options of its connections, on which timeouts and row-level security "
-            "depend: connect without a pooler that drops them"
+            "the database lost the settings of its connections, on which timeouts and row-level security depend: use "
+            "the session mode of the pooler, or connect without it"
         )
 
 

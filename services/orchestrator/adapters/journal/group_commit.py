@@ -9,9 +9,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
 
@@ -22,7 +23,9 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
     ORCHESTRATOR_JOURNAL_WRITE_DURATION,
 )
+from services.orchestrator.adapters.journal.changes.topics import topic_of
 from services.orchestrator.adapters.journal.database import translate_error
+from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.writes import Admission, Writes
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Write
@@ -37,6 +40,12 @@ failed_writes = make_counter(ORCHESTRATOR_JOURNAL_FAILED_WRITES, "transactions o
 Work = Admission | Write | Callable[[Connection], Any]
 
 
+class _Waiting(NamedTuple):
+    work: Work
+    done: asyncio.Future[Any]
+    changed: Sequence[str]
+
+
 class GroupCommit:
     """The writer's thread and its queue.
 
@@ -45,21 +54,28 @@ class GroupCommit:
         is_fenced: Whether another process may be this owner, so that nothing is written.
     """
 
-    def __init__(self, engine: Engine, writes: Writes) -> None:
+    def __init__(
+        self, engine: Engine, writes: Writes, on_commit: Callable[[Collection[str]], None], lock: OwnerLock
+    ) -> None:
         self._engine = engine
         self._writes = writes
+        self._on_commit = on_commit
+        self._lock = lock
         self.failure = ""
         self.is_fenced = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-writer")
-        self._waiting: list[tuple[Work, asyncio.Future[Any]]] = []
+        self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def submit(self, work: Work, *, can_wait: bool = False) -> asyncio.Future[Any]:
-        """Queue work for the next transaction, which deferrable work does not start. Resolves after the commit."""
+    def submit(self, work: Work, *, can_wait: bool = False, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
+        """Queue work for the next transaction, which deferrable work does not start. Resolves after the commit.
+
+        `changed` are the topics that work other than writes and admissions changes.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((work, done))
+        self._waiting.append(_Waiting(work, done, changed))
         if not can_wait:
             self._begin()
         elif self._writer is None and self._timer is None:
@@ -84,9 +100,8 @@ class GroupCommit:
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
-                outcomes = await self._outcomes_of([work for work, _ in group])
-                for (work, done), outcome in zip(group, outcomes, strict=True):
-                    self._end(work, done, outcome)
+                outcomes = await self._outcomes_of([one.work for one in group])
+                self._end_all(group, outcomes)
         finally:
             self._writer = None
 
@@ -105,6 +120,14 @@ class GroupCommit:
         write_duration.record(loop.time() - started_s)
         return outcomes
 
+    def _end_all(self, group: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:
+        changed: set[str] = set()
+        for one, outcome in zip(group, outcomes, strict=True):
+            self._end(one.work, one.done, outcome)
+            if not isinstance(outcome, Exception):
+                changed.update(one.changed or _changed_by(one.work))
+        self._on_commit(changed)
+
     def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
         _settle(done, outcome)
         if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
@@ -112,24 +135,33 @@ class GroupCommit:
 
     def _fail_after(self, key: ExecutionKey, error: Exception) -> None:
         """Fail the queued writes of an execution after a failed one."""
-        behind = [item for item in self._waiting if _is_of(item[0], key)]
-        self._waiting = [item for item in self._waiting if item not in behind]
-        for _, done in behind:
-            _settle(done, error)
+        behind = [one for one in self._waiting if _is_of(one.work, key)]
+        self._waiting = [one for one in self._waiting if not _is_of(one.work, key)]
+        for one in behind:
+            _settle(one.done, error)
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
         """Do the works in one transaction; returns the result of each, or the exception that undid it alone."""
         if self.is_fenced:
-            raise Unavailable("another process may run under the name of this orchestrator: nothing is written")
+            raise Unavailable(
+                "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
+            )
         try:
-            with self._engine.begin() as db:
+            with self._begin_transaction() as db:
                 return self._write_together(db, works)
         except Exception as error:
             does_not_answer = translate_error(error) is not error
             if does_not_answer and not is_conflict(error):
                 raise
-            with self._engine.begin() as db:  # one by one, to find the work that fails
+            with self._begin_transaction() as db:  # one by one, to find the work that fails
                 return self._write_each(db, works)
+
+    @contextmanager
+    def _begin_transaction(self) -> Iterator[Connection]:
+        """Begin a transaction; on a new connection only if this process is its owner still."""
+        with self._engine.begin() as db:
+            self._lock.hold_if_doubtful()
+            yield db
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
         """Do the admissions first, then the writes, then the rest: each kind in a few statements."""
@@ -183,6 +215,16 @@ def _call(work: Work, db: Connection) -> Any:
     if isinstance(work, Admission | Write):
         return None
     return work(db)
+
+
+def _changed_by(work: Work) -> tuple[str, ...]:
+    """Return the topics that a write changes: its execution, and the conversation whose turn it ends."""
+    if not isinstance(work, Write):
+        return ()
+    record = work.record
+    if record.response is None or not record.session_id:
+        return (topic_of(record.key),)
+    return topic_of(record.key), topic_of(record.session_key)
 
 
 def _is_of(work: Work, key: ExecutionKey) -> bool:

@@ -1,7 +1,7 @@
 """The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database that several share.
 
 It has seven threads: a writer, which writes in groups, a reader, one that looks up keys, one for budgets, one that
-lists the audit, one for the owner's heartbeats, and the purger.
+lists the audit, one for the owner's heartbeats, and the purger; with PostgreSQL also one that sends notifications.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from threading import Lock
 from sqlalchemy.event import listen
 
 from pagantic_common.domain.errors import Unavailable
+from services.orchestrator.adapters.journal.changes.notices import Notices
+from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
 from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
 from services.orchestrator.adapters.journal.identity.audit import SqlAudit
@@ -47,6 +49,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         session_retention_s: float = 0.0,
         audit_retention_s: float = math.inf,
         audit_key: bytes = b"",
+        interrupted_turn_s: float = 0.0,
         durability: Durability = Durability.POWER,
         sealing: Sealing | None = None,
     ) -> None:
@@ -54,12 +57,19 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         self._sealing = sealing or Sealing()
         set_sealing(self._dialect, self._sealing)
         self._durability = durability
+        self._writes.interrupted_turn_s = interrupted_turn_s
         self._retention_s = retention_s
         self._session_retention_s = session_retention_s
         self._audit_retention_s = audit_retention_s
         self.audit_key = audit_key
         self._stack = contextlib.ExitStack()
+        self._notices: Notices | None = None
         self.space: JournalSpace
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server has its database, which may be started later than this process."""
+        return self._dialect.name == "postgresql"
 
     async def open(self) -> None:
         """Connect and bring the tables up to date.
@@ -67,7 +77,10 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         Raises Unavailable when the database cannot be reached, PreconditionFailed when another process is this owner.
         """
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
-        self._group = GroupCommit(self._engine, self._writes)
+        self._group = GroupCommit(self._engine, self._writes, self._hub.note, self._lock)
+        if self._dialect.name == "postgresql":
+            self._notices = Notices(self._engine, self._hub)
+            self._notices.start()
         self._purger = Purger(self._engine, self._retention_s, self._session_retention_s, self._audit_retention_s)
         self.space = JournalSpace(self._engine)
         self._purger.start(self.space.ask)
@@ -81,8 +94,10 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         await self._purger.close()
         self._beating.shutdown()
         with contextlib.suppress(Unavailable):
-            await self._commit(lambda db: self._unregister(db, time.time()))
+            await self._commit(lambda db: self._unregister(db, time.time()), changed=[EVERYTHING])
         await self._group.close()
+        if self._notices is not None:
+            await self._notices.close()
         self._reading.shutdown()
         self._looking.shutdown()
         self._spending.shutdown()

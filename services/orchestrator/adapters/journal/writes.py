@@ -6,13 +6,14 @@ A write names its owner: an execution that another owner has taken over refuses 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
-from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.codec.errors import failure_to_proto
@@ -21,7 +22,7 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
-from services.orchestrator.adapters.journal.rows import IS_LIVE, get_record, of_execution, of_session
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
 from services.orchestrator.adapters.journal.sealing import SealedBytes
 from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
@@ -88,6 +89,7 @@ class Writes:
 
     def __init__(self, owner: str, dialect: Dialect) -> None:
         self._owner = owner
+        self.interrupted_turn_s = 0.0  # how long an execution keeps its turn after it was interrupted
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
         executions: Any = self._insert(_executions)
         totals: Any = self._insert(tables.usage_totals)
@@ -186,10 +188,8 @@ class Writes:
     def append_messages(self, db: Connection, key: SessionKey, messages: Sequence[Message], now_s: float) -> None:
         """Append to a conversation; raises Aborted while a live execution has its turn."""
         holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
-        if holder is not None:
-            holds = of_execution(_executions, ExecutionKey(key.tenant, holder))
-            if db.execute(select(_executions.c.ordinal).where(holds, IS_LIVE)).first() is not None:
-                raise _turn_runs(key)
+        if holder is not None and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
+            raise _turn_runs(key)
         self._add_turn(db, key, messages, now_s)
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
@@ -214,7 +214,7 @@ class Writes:
         )
 
     def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
-        """Give an execution its session's turn; False while another live one has it."""
+        """Give an execution its session's turn; False while another one has it that runs, or may be resumed soon."""
         taken = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
         if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
             return True
@@ -222,12 +222,16 @@ class Writes:
         holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one_or_none()
         if holder is None:  # its execution has just ended
             return self.take_turn(db, key, request_id)
-        holder_key = ExecutionKey(key.tenant, holder)
-        holds = select(_executions.c.ordinal).where(of_execution(_executions, holder_key), IS_LIVE)
-        if holder != request_id and db.execute(holds).first() is not None:
+        if holder != request_id and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
             return False
         handed_over = update(_turns).where(mine, _turns.c.request_id == holder).values(request_id=request_id)
         return bool(db.execute(handed_over).rowcount)
+
+    def _keeps_turn(self, db: Connection, holder: ExecutionKey) -> bool:
+        is_fresh = _executions.c.interrupted_at > time.time() - self.interrupted_turn_s
+        keeps = or_(IS_LIVE, and_(IS_INTERRUPTED, is_fresh))
+        found = select(_executions.c.ordinal).where(of_execution(_executions, holder), keeps)
+        return db.execute(found).first() is not None
 
 
 def _turn_runs(key: SessionKey) -> Aborted:

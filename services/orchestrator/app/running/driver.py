@@ -62,7 +62,7 @@ class Driver:
 
     def turn(self) -> AbstractAsyncContextManager[None]:
         """Wait for the turn of the session."""
-        return self._environment.turns.turn(self._outcome.run.request)
+        return self._environment.turns.turn(self._outcome.run.request, is_resumed=self._is_resumed)
 
     async def begin(self) -> Outcome:
         """Record that the execution begins or is resumed, and return where it stands."""

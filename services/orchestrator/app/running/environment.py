@@ -42,4 +42,4 @@ class Environment:
 
 def make_environment(services: Services, journal: Journal, clock: Clock, limits: Limits) -> Environment:
     """Return the environment of one orchestrator."""
-    return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns, clock))
+    return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns))

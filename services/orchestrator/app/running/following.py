@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from services.orchestrator.app.running.admission import Admission
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.execution.events import Completed, Event
-from services.orchestrator.ports.journal import ExecutionRecord
+from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
-FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs
+FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs, where its writes are not told
 FOLLOWED_AT_ONCE = 500  # events
 
 
@@ -35,25 +35,42 @@ async def follow(
         after: Only events above this sequence.
         watches: Whether the caller counts as a watcher of what is resumed.
     """
-    journal = environment.journal
-    sequence = max(after, await journal.after_sequence(record.key))
-    while True:
-        had_ended, known = record.response is not None, sequence
-        for event in await journal.timeline(record.key, sequence, FOLLOWED_AT_ONCE):
-            sequence = event.sequence
-            yield event
-            if isinstance(event.payload, Completed):
-                return
-        if had_ended and sequence == known:  # the caller has its end
-            return
-        record = await journal.get(record.key)
-        resumed = None
-        if record.is_interrupted:
-            resumed = await admission.resume(record)
-        if resumed is not None:
-            break
-        await environment.clock.sleep(FOLLOW_S)
+    sequence = max(after, await environment.journal.after_sequence(record.key))
+    resumed: Execution | None = None
+    async with aclosing(_stored(record, environment.journal, admission, sequence)) as found:
+        async for one in found:
+            if isinstance(one, Execution):
+                resumed = one
+            else:
+                sequence = one.sequence
+                yield one
+    if resumed is None:
+        return
     left = watch(resumed, sequence) if watches else resumed.recorder.broadcast.watch(sequence)
     async with aclosing(left) as events:
         async for event in events:
             yield event
+
+
+async def _stored(
+    record: ExecutionRecord, journal: Journal, admission: Admission, sequence: int
+) -> AsyncGenerator[Event | Execution, None]:
+    """Yield the stored events above a sequence until the last one; or, last, the execution when it was resumed here."""
+    with journal.watching(record.key) as changes:
+        while True:
+            had_ended, known = record.response is not None, sequence
+            events = await journal.timeline(record.key, sequence, FOLLOWED_AT_ONCE)
+            for event in events:
+                sequence = event.sequence
+                yield event
+            if (had_ended and sequence == known) or _has_completed(events):
+                return
+            record = await journal.get(record.key)
+            if record.is_interrupted and (resumed := await admission.resume(record)) is not None:
+                yield resumed
+                return
+            await changes.wait(FOLLOW_S)
+
+
+def _has_completed(events: Sequence[Event]) -> bool:
+    return bool(events) and isinstance(events[-1].payload, Completed)

@@ -127,11 +127,18 @@ class Registry:
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
                 retry_after_s=1.0,
             )
+        if (
+            execution.key in self._unrecorded
+        ):  # the journal says that it runs, and whoever follows it would wait for ever
+            raise Unavailable(
+                f"execution {execution.key.request_id!r} was interrupted, and the journal does not know that yet",
+                code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
+                retry_after_s=1.0,
+            )
         self.check_room(execution.account, execution.size_bytes)
         self._running[execution.key] = execution
         self._count_of.update(execution.account.payers)
         self._hold(execution.account, execution.size_bytes)
-        self._unrecorded.discard(execution.key)
 
     def recount(self, execution: Execution, size_bytes: int, account: Account) -> None:
         """Count an execution whose request was read after it was added."""

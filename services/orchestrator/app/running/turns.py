@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 
-from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Aborted
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import Mode, Request
@@ -35,9 +34,8 @@ class _Line:
 class Turns:
     """The queues of this process for the turns of sessions; among processes the journal decides."""
 
-    def __init__(self, journal: Conversations, policy: ConcurrentTurns, clock: Clock) -> None:
+    def __init__(self, journal: Conversations, policy: ConcurrentTurns) -> None:
         self._journal = journal
-        self._clock = clock
         self._is_waiting = policy is ConcurrentTurns.WAIT
         self._lines: dict[SessionKey, _Line] = {}
 
@@ -66,16 +64,19 @@ class Turns:
                 del self._lines[request.session_key]
 
     @asynccontextmanager
-    async def turn(self, request: Request) -> AsyncIterator[None]:
-        """Wait for the session's turn, in the order of coming; the end of the execution gives it back."""
-        if not _is_turn(request):
+    async def turn(self, request: Request, *, is_resumed: bool = False) -> AsyncIterator[None]:
+        """Wait for the session's turn, in the order of coming; the end of the execution gives it back.
+
+        An execution that `is_resumed` and has the turn still waits for nobody: those in the line wait for it.
+        """
+        key = request.session_key
+        if not _is_turn(request) or (is_resumed and await self._journal.has_turn(key, request.request_id)):
             yield
             return
-        key = request.session_key
         async with self._lines[key].lock:
-            # Another process may have it, and tells nobody when it gives it back.
-            while not await self._journal.take_turn(key, request.request_id):
-                await self._clock.sleep(POLL_S)
+            with self._journal.watching(key) as session:  # another process may have the turn
+                while not await self._journal.take_turn(key, request.request_id):
+                    await session.wait(POLL_S)
             yield
 
 

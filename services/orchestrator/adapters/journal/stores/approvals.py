@@ -10,6 +10,7 @@ from sqlalchemy import Connection, and_, or_, select, update
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.changes.topics import topic_of
 from services.orchestrator.adapters.journal.rows import get_record, of_execution, read_token, token_of, wrong_token
 from services.orchestrator.adapters.journal.schema import approvals, executions
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
@@ -36,7 +37,8 @@ class SqlApprovals(JournalAccess, ApprovalStore):
         return await self._read(key.tenant, lambda db: _get(db, key, tool_call_id))
 
     async def resolve_approval(self, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
-        resolved: Approval = await self._commit(lambda db: _resolve(db, key, tool_call_id, resolution))
+        changed = [topic_of(key)]
+        resolved: Approval = await self._commit(lambda db: _resolve(db, key, tool_call_id, resolution), changed=changed)
         return resolved
 
     async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:

@@ -33,6 +33,10 @@ class SqlConversations(JournalAccess, Conversations):
     async def take_turn(self, key: SessionKey, request_id: str) -> bool:
         return bool(await self._commit(lambda db: self._writes.take_turn(db, key, request_id)))
 
+    async def has_turn(self, key: SessionKey, request_id: str) -> bool:
+        found = select(tables.turns.c.request_id).where(of_session(tables.turns, key))
+        return await self._read(key.tenant, lambda db: db.execute(found).scalar_one_or_none() == request_id)
+
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         return await self._read(key.tenant, lambda db: _history(db, key, max_bytes or sys.maxsize))
 

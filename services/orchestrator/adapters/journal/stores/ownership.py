@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 
 from services.orchestrator.adapters.journal.access import JournalAccess
+from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
 from services.orchestrator.adapters.journal.database import translating_errors
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, among, of_execution
 from services.orchestrator.adapters.journal.schema import executions, owners
@@ -55,11 +56,11 @@ class SqlOwnership(JournalAccess, Ownership):
 
     async def interrupt(self, owner: str, beat: int) -> bool:
         now_s = time.time()
-        return bool(await self._commit(lambda db: self._interrupt_dead(db, owner, beat, now_s)))
+        return bool(await self._commit(lambda db: self._interrupt_dead(db, owner, beat, now_s), changed=[EVERYTHING]))
 
     async def release(self, keys: Sequence[ExecutionKey]) -> None:
         now_s = time.time()
-        await self._commit(lambda db: self._release(db, keys, now_s))
+        await self._commit(lambda db: self._release(db, keys, now_s), changed=[EVERYTHING])
 
     def _register(self, db: Connection, now_s: float) -> None:
         """Register this owner; interrupt its predecessor's executions and those without an owner."""

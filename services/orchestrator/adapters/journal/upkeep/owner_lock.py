@@ -7,15 +7,20 @@ import fcntl
 import hashlib
 import time
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 # A process waits so long until its predecessor of the same name, or its own lost connection, has ended.
 OWNER_TIMEOUT_S = 15.0
+
+
+_BACKEND = text("SELECT pg_backend_pid()")
 
 
 class OwnerLock:
@@ -30,8 +35,13 @@ class OwnerLock:
         self._key = hashlib.sha256(owner.encode()).digest()[:8]
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
+        self._backend: int | None = None  # the server's process that holds the lock
         self._refused_s: float | None = None  # the first refusal came then; None unless another one has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
+        self._is_doubtful = False
+        self._alone = Lock()
+        if self._is_of_database:
+            listen(engine, "connect", self._doubt)
         take = self._take_file
         if self._is_of_database:
             take = self._take_session
@@ -39,6 +49,7 @@ class OwnerLock:
             self._refuse()
             time.sleep(0.1)
         self._refused_s = None
+        self._check_beside()
 
     def hold(self) -> None:
         """Take the lock again if the connection that held it has ended.
@@ -47,6 +58,19 @@ class OwnerLock:
         """
         if not self._is_of_database:
             return
+        with self._alone:
+            self._is_doubtful = False
+            self._hold()
+
+    def hold_if_doubtful(self) -> None:
+        """Do as `hold` does where a connection was made since: the server may have ended all of them."""
+        if self._is_doubtful:
+            self.hold()
+
+    def _doubt(self, *_connection: object) -> None:
+        self._is_doubtful = True
+
+    def _hold(self) -> None:
         try:
             is_held = self._answers() or self._take_session()
         except DBAPIError:
@@ -56,7 +80,7 @@ class OwnerLock:
             self._refused_s = None
             return
         self._refuse()
-        raise Unavailable("the lock of this orchestrator's name is lost, and not yet taken again")
+        raise Unavailable("the lock of this orchestrator's name is lost, and not yet taken again", retry_after_s=1.0)
 
     @property
     def is_refused(self) -> bool:
@@ -83,11 +107,23 @@ class OwnerLock:
         if self._session is None:
             return False
         try:
-            self._session.execute(text("SELECT 1"))
+            number = self._session.execute(_BACKEND).scalar()
         except DBAPIError:
             self.release()
             return False
+        if number != self._backend:
+            raise _pooled()
         return True
+
+    def _check_beside(self) -> None:
+        """Raise PreconditionFailed if another connection has the same one of the server: a pooler shares it."""
+        if self._session is None:
+            return
+        with self._engine.begin() as other:
+            is_shared = other.execute(_BACKEND).scalar() == self._backend
+        if is_shared:
+            self.release()
+            raise _pooled()
 
     def _take_session(self) -> bool:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -97,7 +133,7 @@ class OwnerLock:
             return False
         connection.detach()  # the lock is the connection's, which must not go back to the pool
         self._stack.callback(connection.close)
-        self._session = connection
+        self._session, self._backend = connection, connection.execute(_BACKEND).scalar()
         return True
 
     def _take_file(self) -> bool:
@@ -113,3 +149,10 @@ class OwnerLock:
             return False
         self._stack.callback(lock.close)
         return True
+
+
+def _pooled() -> PreconditionFailed:
+    return PreconditionFailed(
+        "the database's pooler gives each transaction another connection of the server, so that locks, settings and "
+        "LISTEN of connections are lost: use its session mode, or connect without it"
+    )

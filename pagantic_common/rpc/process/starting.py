@@ -1,0 +1,87 @@
+"""A service that waits for what it cannot start without: it says that it does not serve yet, and can be ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from pagantic_common.domain.errors import ErrorCode, Unavailable
+from pagantic_common.rpc.health import NOT_SERVING, SERVING, Health
+from pagantic_common.rpc.process.admin import listen, start_admin_server
+from pagantic_common.rpc.process.server import credentials_of
+from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_message
+from pagantic_common.settings import ServiceSettings
+from pagantic_common.telemetry.names import LIVENESS, READINESS
+
+RETRY_AFTER_S = 2.0
+
+stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None)
+
+
+class StoppedAtStart(Exception):
+    """The process was told to end before it had started."""
+
+
+class WaitedTooLong(Unavailable):
+    """What a service cannot start without did not come in the time that it may wait."""
+
+
+async def pause(seconds: float) -> None:
+    """Sleep while the service starts. Raises StoppedAtStart once the process is told to end."""
+    stop = stopping.get()
+    if stop is None:
+        await asyncio.sleep(seconds)
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
+    raise StoppedAtStart
+
+
+@asynccontextmanager
+async def not_serving_yet(settings: ServiceSettings, names: Sequence[str], reason: str) -> AsyncIterator[None]:
+    """Listen on the service's ports meanwhile: `liveness` is SERVING, the names are not, and calls are UNAVAILABLE.
+
+    Raises PortInUse, and InvalidRequest for certificates that cannot be used.
+    """
+    health = Health()
+    for name in ("", READINESS, *names):
+        health.set(name, NOT_SERVING)
+    health.set(LIVENESS, SERVING)
+    server = grpc.aio.server(handlers=[_Refusing(reason)], options=[("grpc.so_reuseport", 0)])
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    listen(server, f"{settings.host}:{settings.port}", "PORT", credentials_of(settings))
+    await server.start()
+    admin = None
+    try:
+        admin = await start_admin_server(settings, health)
+        yield
+    finally:
+        if admin is not None:
+            await admin.stop(grace=0)
+        await server.stop(grace=0)
+
+
+class _Refusing(grpc.GenericRpcHandler):
+    def __init__(self, reason: str) -> None:
+        self._error = Unavailable(
+            f"the service is starting: {reason}",
+            code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    def service(self, _details: grpc.HandlerCallDetails) -> Any:
+        """Return what refuses a call of any method."""
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def _refuse(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        error = self._error
+        await context.abort(grpc.StatusCode.UNAVAILABLE, status_message(error), ((DETAILS_KEY, details_of(error)),))

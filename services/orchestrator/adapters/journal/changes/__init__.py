@@ -1,0 +1,1 @@
+"""What wakes those who wait for a commit: of this process, and by NOTIFY of others."""

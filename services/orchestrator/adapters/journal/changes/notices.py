@@ -1,0 +1,150 @@
+"""Carries the messages of the orchestrators of one PostgreSQL, by LISTEN and NOTIFY.
+
+Nothing is notified in the transaction of a write: PostgreSQL lets such transactions commit one after the other, each
+with its wait for the disk. A change is told after its commit, and only while another process waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import psycopg
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.adapters.journal.changes.hub import RENEW_S, Hub
+from services.orchestrator.adapters.journal.database import translating_errors
+
+CHANNEL = "pagantic_journal"
+RETRY_S = 1.0
+LISTEN = text(f"LISTEN {CHANNEL}")
+NOTIFY = text("SELECT pg_notify(:channel, message) FROM unnest(CAST(:messages AS text[])) AS message")
+
+log = get_logger(__name__)
+
+
+class Notices:
+    """The one listening connection of a process, made again after its loss, and the messages that it sends."""
+
+    def __init__(self, engine: Engine, hub: Hub) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._hub = hub
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-notices")
+        self._due = asyncio.Event()
+        self._listening: Connection | None = None
+        self._is_lost = True
+        self._was_told = True  # as far as the log says
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Listen and send from now on."""
+        self._hub.on_due = self._due.set
+        self._task = asyncio.create_task(self._live())
+
+    async def close(self) -> None:
+        """Send what is due, and stop."""
+        self._hub.on_due = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(PaganticError):
+            await self._run(self._send, self._hub.take_due())
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+        if self._listening is not None:
+            _close(self._listening)
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                listening = await self._run(self._listen)
+                with self._reading(listening):
+                    await self._carry()
+            except PaganticError as error:
+                self._report(is_told=False, reason=str(error))
+            except Exception:
+                log.exception("unexpected error")
+            await asyncio.sleep(RETRY_S)
+
+    async def _carry(self) -> None:
+        """Send what is due at once, and what this process waits for again and again, until the connection is lost."""
+        loop = asyncio.get_running_loop()
+        renewal_s = loop.time()
+        while not self._is_lost:
+            if loop.time() >= renewal_s:
+                renewal_s = loop.time() + RENEW_S
+                self._hub.renew()
+                await self._run(self._send, [self._hub.hello()])
+            await self._run(self._send, self._hub.take_due())
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(renewal_s):
+                    await self._due.wait()
+            self._due.clear()
+            if loop.time() >= renewal_s:
+                self._report(is_told=self._hub.is_told, reason="none comes back")
+
+    @contextmanager
+    def _reading(self, listening: Connection) -> Iterator[None]:
+        """Take messages as the connection gets them; nothing else uses it, so the event loop may read it."""
+        driver: psycopg.Connection[Any] = cast("psycopg.Connection[Any]", listening.connection.dbapi_connection)
+        loop, number = asyncio.get_running_loop(), driver.fileno()
+        self._is_lost = False
+        loop.add_reader(number, self._read, driver, number)
+        try:
+            yield
+        finally:
+            self._lose(number)
+            self._hub.lose()
+            _close(listening)
+
+    def _read(self, driver: psycopg.Connection[Any], number: int) -> None:
+        try:
+            driver.pgconn.consume_input()
+        except psycopg.OperationalError:
+            self._lose(number)
+            return
+        while (notice := driver.pgconn.notifies()) is not None:
+            self._hub.hear(notice.extra.decode(errors="replace"))
+
+    def _lose(self, number: int) -> None:
+        """Read no more: the driver has closed what it lost, and the number may soon be of something else."""
+        if not self._is_lost:
+            self._is_lost = True
+            asyncio.get_running_loop().remove_reader(number)
+            self._due.set()
+
+    def _listen(self) -> Connection:
+        """Return a connection that listens, and is not the pool's."""
+        with translating_errors():
+            listening = self._engine.connect()
+            listening.execute(LISTEN)
+            listening.detach()
+            self._listening = listening
+        return listening
+
+    def _send(self, messages: Sequence[str]) -> None:
+        if not messages:
+            return
+        with translating_errors(), self._engine.connect() as db:
+            db.execute(NOTIFY, {"channel": CHANNEL, "messages": list(messages)})
+
+    async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    def _report(self, *, is_told: bool, reason: str) -> None:
+        """Log that this process polls, once until notifications arrive again."""
+        if is_told and not self._was_told:
+            log.info("the journal's notices arrive")
+        elif not is_told and self._was_told:
+            log.warning("the journal's notices do not arrive: what waits looks ten times a second", reason=reason)
+        self._was_told = is_told
+
+
+def _close(listening: Connection) -> None:
+    with suppress(DBAPIError):  # it may be lost
+        listening.close()
