@@ -131,6 +131,10 @@ def _describe_step_end(end: event_pb2.StepEnd) -> str:
     return f"{end.name} ({end.kind}) failed"
 
 
+def _describe_continued(continued: event_pb2.InferenceContinued) -> str:
+    return f"another replica continues after {count_of(continued.tokens, 'token')}"
+
+
 def _describe_discarded(discarded: event_pb2.AttemptDiscarded) -> str:
     return f"attempt {discarded.attempt}: {discarded.reason}"
 
@@ -170,6 +174,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "vote_cast": _describe_vote,
     "step_start": _describe_step_start,
     "step_end": _describe_step_end,
+    "inference_continued": _describe_continued,
     "attempt_discarded": _describe_discarded,
     "resumed": _describe_resumed,
     "completed": _describe_completed,

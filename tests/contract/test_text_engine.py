@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
@@ -13,7 +13,8 @@ from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCpp
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.prompt_tokens import PromptTokenizer
-from services.inference.core.generation import Constraint, ConstraintKind
+from services.inference.core.decoding.output import SampledOutput
+from services.inference.core.generation import Constraint, ConstraintKind, Sampling
 from services.inference.core.scheduling.batch import Slice
 from services.inference.ports import KvCacheFullError
 
@@ -165,6 +166,50 @@ async def test_a_forked_matcher_goes_its_own_way(real_engine):
         matcher.accept(token)
     assert matcher.is_complete()
     assert not other.is_complete()
+
+
+LIGHTHOUSES = Constraint(
+    ConstraintKind.SCHEMA,
+    '{"type":"object","properties":{"lighthouses":{"type":"string"},"many":{"type":"boolean"}},"required":["many"]}',
+)
+
+
+async def constrained_output(engine, max_tokens):
+    matcher = await compiler_of(engine).start(LIGHTHOUSES)
+    return SampledOutput(
+        vocabulary=engine.vocabulary, sampling=Sampling(temperature=1.0), max_tokens=max_tokens, matcher=matcher
+    )
+
+
+def play(output, draw, steps=None):
+    """Continue an output over rows that prefer no token; return the tokens of each step."""
+    played = []
+    while steps is None or len(played) < steps:
+        row = output.rank(np.zeros(output._vocabulary.size, dtype=np.float32))
+        step = output.accept(row.choices.pick(draw()), row)
+        played.append(step.tokens)
+        if step.finish_reason is not None:
+            break
+    return played
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_an_output_resumes_after_any_step_with_the_same_draws(real_engine, seed):
+    whole = play(await constrained_output(real_engine, 24), np.random.Generator(np.random.Philox(key=seed)).random)
+    assert any(len(tokens) > 1 for tokens in whole)  # some are forced, and draw nothing
+    for steps in range(1, len(whole) - 1):
+        said = [token for tokens in whole[:steps] for token in tokens]
+        draw = np.random.Generator(np.random.Philox(key=seed)).random
+        output = await constrained_output(real_engine, 24)
+        text = output.resume(said, draw)
+        assert b"".join(map(real_engine.vocabulary.piece, said)).startswith(text.encode())
+        assert play(output, draw) == whole[steps:]
+
+
+async def test_an_output_does_not_begin_with_what_its_constraint_excludes(real_engine):
+    output = await constrained_output(real_engine, 24)
+    with pytest.raises(InvalidRequest, match="where the constraint does not allow it"):
+        output.resume(tokens_of(real_engine, '{"ships"'), lambda: 0.0)
 
 
 def test_a_chat_template_that_reaches_outside_is_stopped_by_its_sandbox():

@@ -85,10 +85,13 @@ class RequestPreparer:
         form = prompt.form
         if request.constraint is not None:
             form = form.under_constraint()
+        output = self._output(request, prompt, form, matcher, max_tokens)
+        draws = tuple(_random_stream(seed + index) for index in range(request.candidate_count))
+        said_text = output.resume(request.said_tokens, draws[0]) if request.said_tokens else ""
         decode = DecodeRequest(
             tokens=tuple(prompt.tokens),
-            output=self._output(request, prompt, form, matcher, max_tokens),
-            draws=tuple(_random_stream(seed + index) for index in range(request.candidate_count)),
+            output=output,
+            draws=draws,
             max_tokens=max_tokens,
             priority=request.priority,
             deadline=current_deadline(),
@@ -97,6 +100,8 @@ class RequestPreparer:
             drafter=self._drafter(request, prompt),
             reports_tokens=request.reports_tokens,
             prefixes=request.prefixes,
+            said_tokens=request.said_tokens,
+            said_text=said_text,
         )
         return PreparedRequest(decode, Started(self._engine.model, len(prompt.tokens), 0, seed, uuid.uuid4().hex), form)
 

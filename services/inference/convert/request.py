@@ -110,6 +110,8 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
         reasoning=_reasoning_from_proto(request.reasoning),
         options_json=request.options_json,
         prefixes=_prefixes_from_proto(request.prefixes),
+        said_tokens=tuple(request.said_tokens),
+        reports_tokens=request.reports_tokens,
     )
 
 

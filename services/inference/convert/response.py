@@ -51,6 +51,7 @@ def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
                 tool_calls=[_tool_call_delta_to_proto(call) for call in event.tool_calls],
                 logprobs=[_logprob_to_proto(logprob) for logprob in event.logprobs],
                 output_tokens=event.output_tokens,
+                tokens=event.tokens,
             )
             return inference_service_pb2.InferResponse(delta=delta)
         case CandidateEnd():

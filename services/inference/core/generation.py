@@ -107,6 +107,7 @@ class InferenceRequest:
     """One prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less.
 
     A token of `stop_tokens` ends the output like the model's own end. `reports_tokens` adds their tokens to the deltas.
+    The output begins with the `said_tokens`.
     """
 
     prompt: Prompt
@@ -123,6 +124,7 @@ class InferenceRequest:
     options_json: str = ""
     reports_tokens: bool = False
     prefixes: PromptPrefixes = NO_PREFIXES
+    said_tokens: tuple[int, ...] = ()
 
 
 class FinishReason(StrEnum):

@@ -44,6 +44,7 @@ def check_request(request: InferenceRequest, *, max_priority: int) -> None:
         raise InvalidRequest(f"the request has {len(request.stop_tokens)} stop tokens: send at most {MAX_STOP_TOKENS}")
     _check_options(request.options_json)
     _check_prefixes(request.prefixes)
+    _check_said(request)
     check_prompt(request.prompt)
     check_sampling(request.sampling)
     if request.reasoning.max_tokens < 0:
@@ -59,6 +60,11 @@ def _check_prefixes(prefixes: PromptPrefixes) -> None:
             f"prefixes has {count} blocks of {prefixes.block_bytes} bytes: there must be at least 1 byte in a block, "
             f"and at most prompt_bytes, {prefixes.prompt_bytes}, in all"
         )
+
+
+def _check_said(request: InferenceRequest) -> None:
+    if request.said_tokens and (request.candidate_count != 1 or request.top_logprobs is not None):
+        raise InvalidRequest("said_tokens continue one candidate: leave candidate_count and top_logprobs unset")
 
 
 def check_prompt(prompt: Prompt) -> None:

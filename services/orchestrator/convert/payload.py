@@ -245,6 +245,14 @@ def _encode_progress(progressed: events.ToolProgressed) -> message_pb2.ToolProgr
     return tool_progress_to_proto(progressed.progress)
 
 
+def _encode_continued(continued: events.InferenceContinued) -> event_pb2.InferenceContinued:
+    return event_pb2.InferenceContinued(tokens=continued.tokens)
+
+
+def _decode_continued(continued: event_pb2.InferenceContinued) -> events.InferenceContinued:
+    return events.InferenceContinued(continued.tokens)
+
+
 def _encode_discarded(discarded: events.AttemptDiscarded) -> event_pb2.AttemptDiscarded:
     return event_pb2.AttemptDiscarded(attempt=discarded.attempt, reason=discarded.reason)
 
@@ -289,6 +297,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
         events.ToolCallDelta: ("tool_call_delta", _encode_tool_call),
         events.ToolProgressed: ("tool_progress", _encode_progress),
+        events.InferenceContinued: ("inference_continued", _encode_continued),
         events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
         events.Resumed: ("resumed", _encode_resumed),
         events.Completed: ("completed", _encode_completed),
@@ -310,6 +319,7 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "step_start": _decode_step_start,
         "step_end": _decode_step_end,
         "vote_cast": _decode_vote,
+        "inference_continued": _decode_continued,
         "attempt_discarded": _decode_discarded,
         "resumed": _decode_resumed,
         "completed": _decode_completed,

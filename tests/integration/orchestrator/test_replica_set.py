@@ -9,11 +9,11 @@ import pytest
 
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.peer import pass_on
-from pagantic_common.testing.scripted_engine import ScriptedEngine
+from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.app.models import Models, ModelSpec
 from services.orchestrator.adapters.inference.addresses import ServiceAddress, parse_address
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
@@ -32,8 +32,8 @@ TEXT = "Lighthouses are there for ships, which must not come too near to the roc
 class App:
     """A replica with a scripted engine."""
 
-    def __init__(self, **options):
-        self.engine = ScriptedEngine("abc", context_window=4000, kv_capacity_tokens=16000)
+    def __init__(self, engine=None, **options):
+        self.engine = engine or ScriptedEngine("abc", context_window=4000, kv_capacity_tokens=16000)
         self.generation = generation_over(self.engine, max_parked_bytes=100_000, **options)
         self.models = Models([ModelSpec(self.engine.model, 0)], lambda _spec: served_model(self.generation))
 
@@ -280,3 +280,95 @@ async def test_one_replica_alone_is_called_as_ever():
 async def test_grpc_takes_the_options_of_a_replica():
     channel = open_channel("ipv4:127.0.0.1:1", max_message_bytes=1000, replica_of="inference")
     assert isinstance(channel, grpc.aio.Channel)
+
+
+def dying(tokens_of_delta, then=None):
+    """Answer a few deltas and die; a request with said tokens is answered by `then`."""
+
+    async def behave(_number, request):
+        if request.said_tokens:
+            async for response in then(request):
+                yield response
+            return
+        yield STARTED
+        for content, tokens in tokens_of_delta:
+            response = delta(content)
+            response.delta.tokens.extend(tokens)
+            yield response
+        raise Unavailable("the process is gone")
+
+    return ScriptedInference(behave, with_request=True)
+
+
+async def goes_on(request):
+    yield STARTED
+    first = delta("hel")
+    first.delta.tokens.extend(request.said_tokens)
+    yield first
+    yield delta("lo")
+    yield end()
+    yield COMPLETED
+
+
+async def test_another_replica_continues_the_answer_of_one_that_is_lost():
+    replicas = [dying([("h", [1]), ("e", [2, 3])], goes_on) for _ in range(2)]
+    async with replicas_of(*replicas) as (_, ports), inference_over(ports) as (inference, _):
+        command = Infer((Message(Role.USER, TEXT),), (), ToolChoice(), "", None, max_tokens=9)
+        pieces = [piece async for piece in inference.infer(command, Hints())]
+    assert "".join(piece.content for piece in pieces[:-1]) == pieces[-1].content == "hello"
+    assert [piece.continued_after_tokens for piece in pieces[:-1]].count(None) == len(pieces) - 2
+    assert [replica.calls for replica in replicas] == [1, 1]
+
+
+async def test_an_answer_without_a_token_yet_begins_again_on_another_replica():
+    async def refuses(_number, request):
+        assert not request.said_tokens
+        async for response in answering(0):
+            yield response
+
+    lost, other = dying([]), ScriptedInference(refuses, with_request=True)
+    async with replicas_of(lost, other) as (_, ports), inference_over(ports) as (inference, _):
+        for number in range(6):
+            assert (await ask(inference, f"{number} {TEXT}")).content == "hi"
+
+
+async def nothing_left(_request):
+    raise InvalidRequest("said_tokens end the answer: nothing is left to say")
+    yield
+
+
+@pytest.mark.parametrize("then", [nothing_left, None])
+async def test_an_answer_that_cannot_be_continued_is_lost_with_its_replica(then):
+    deltas = [("h", [1])] if then else [("h", [])]  # another engine reports no tokens
+    replicas = [dying(deltas, then) for _ in range(2)]
+    async with replicas_of(*replicas) as (_, ports), inference_over(ports) as (inference, _):
+        with pytest.raises(Unavailable, match="the process is gone"):
+            await ask(inference)
+
+
+async def test_an_answer_is_continued_once():
+    async def dying_again(_request):
+        yield STARTED
+        raise Unavailable("gone, too")
+
+    replicas = [dying([("h", [1])], dying_again) for _ in range(3)]
+    async with replicas_of(*replicas) as (_, ports), inference_over(ports) as (inference, _):
+        with pytest.raises(Unavailable, match="gone, too"):
+            await ask(inference)
+    assert sum(replica.calls for replica in replicas) == 2
+
+
+async def test_a_killed_replicas_answer_is_continued_word_for_word():
+    engines = [ScriptedEngine(logits_of=random_logits, context_window=4000, kv_capacity_tokens=16000) for _ in range(2)]
+    apps = [App(engine=engine) for engine in engines]
+    command = Infer((Message(Role.USER, TEXT),), (), ToolChoice(), "", 5, max_tokens=200, temperature=1.0)
+    async with replicas_of(*apps) as (servers, ports), inference_over(ports) as (inference, _):
+        whole = [piece async for piece in inference.infer(command, Hints())][-1].content
+        holder = max(range(2), key=lambda index: apps[index].calls)
+        pieces = []
+        async for piece in inference.infer(command, Hints()):
+            pieces.append(piece)
+            if len(pieces) == 3:
+                await servers[holder].stop(grace=0)
+    assert "".join(piece.content for piece in pieces[:-1]) == pieces[-1].content == whole
+    assert apps[1 - holder].calls == 1

@@ -14,13 +14,14 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pagantic_common.domain.errors import InvalidRequest
 from services.inference.core.decoding.sampling import Choices, Logits, adjust_logits, log_probabilities, rank_tokens
 from services.inference.core.decoding.text_stream import TextStream
 from services.inference.core.generation import FinishReason, Sampling, TokenLogprob
@@ -184,6 +185,42 @@ class SampledOutput:
         if self.output_tokens >= self._max_tokens:
             return self._end(FinishReason.LENGTH, step)
         return step
+
+    def resume(self, tokens: Sequence[int], draw: Callable[[], float]) -> str:
+        """Begin with tokens that were decoded elsewhere, and return their text; draws as often as decoding them did.
+
+        Raises InvalidRequest for tokens that cannot begin this output, or that end it.
+        """
+        position = 0
+        while position < len(tokens):
+            if self.is_random:
+                draw()
+            position = self._resume(tokens, position)
+        text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
+        if self._is_stopped() or self.output_tokens >= self._max_tokens:
+            raise InvalidRequest("said_tokens end the answer: nothing is left to say")
+        return text
+
+    def _resume(self, tokens: Sequence[int], position: int) -> int:
+        """Take the sampled token at a position and the forced ones after it; return the position after them."""
+        self._take_said(tokens[position])
+        position += 1
+        if self._matcher is None:
+            return position
+        for forced in self._matcher.forced_tokens():
+            if position == len(tokens) or tokens[position] != forced:
+                break
+            self._take_said(forced)
+            position += 1
+        return position
+
+    def _take_said(self, token: int) -> None:
+        if token >= self._vocabulary.size or token in self._end_tokens:
+            raise InvalidRequest(f"said_tokens has {token}: an answer of this model cannot have this token")
+        try:
+            self._take(token)
+        except InvalidRequest:
+            raise InvalidRequest(f"said_tokens has {token} where the constraint does not allow it") from None
 
     def _is_stopped(self) -> bool:
         if self._stream.is_stopped:

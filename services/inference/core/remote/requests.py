@@ -59,6 +59,8 @@ def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) 
     Raises InvalidRequest, (CONSTRAINT_GRAMMAR_INVALID) for a constraint that is no JSON Schema, and (TOOL_NOT_FOUND)
     for a choice of a tool that is not offered.
     """
+    if request.said_tokens:
+        raise InvalidRequest("another engine serves the model, which continues no answer: leave said_tokens empty")
     body: dict[str, Any] = {
         "model": model.name,
         "stream": True,

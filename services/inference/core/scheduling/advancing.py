@@ -36,9 +36,7 @@ class Advancing:
         """
         ticket = branch.ticket
         if not ticket.is_prompted:
-            ticket.is_prompted = True
-            cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
-            events.append(Prompted(ticket.number, cached))
+            self._report_prompt(ticket, events)
         try:
             self._advance(branch, draft, rows, events)
         except InvalidRequest as error:  # the constraint cannot be enforced any longer
@@ -130,6 +128,16 @@ class Advancing:
         other.last_served = branch.last_served
         self._seating.branches.append(other)
 
+    def _report_prompt(self, ticket: Ticket, events: list[SchedulerEvent]) -> None:
+        ticket.is_prompted = True
+        request = ticket.request
+        said = len(request.said_tokens)
+        cached = max(0, len(request.tokens) + said - ticket.prompt_tokens_computed)
+        events.append(Prompted(ticket.number, min(cached, len(request.tokens))))
+        if said:
+            tokens = request.said_tokens if request.reports_tokens else ()
+            events.append(Progress(ticket.number, (0,), request.said_text, said, tokens=tokens))
+
     def _report(self, branch: Branch, step: Step, events: list[SchedulerEvent]) -> None:
         request = branch.ticket.request
         tokens: tuple[int, ...] = ()
@@ -155,7 +163,7 @@ class Advancing:
         ticket.unfinished -= 1
         ticket.output_tokens += tokens
         ticket.longest_output = max(ticket.longest_output, tokens)
-        self.output_tokens_total += tokens
+        self.output_tokens_total += tokens - len(ticket.request.said_tokens)
         events.append(
             Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied, output.matched_stop)
         )

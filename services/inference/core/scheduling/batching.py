@@ -177,7 +177,8 @@ class Scheduler:
             # If another branch has just failed the request, this one has no sequence any more.
             if wanted and item.branch.sequence_id is not None:
                 if not item.branch.ticket.is_prompted:
-                    self._cached_prompts.add(item.branch.ticket.request.prefixes, item.branch.keys)
+                    request = item.branch.ticket.request
+                    self._cached_prompts.add(request.prefixes, item.branch.keys[: len(request.tokens)])
                 if item.branch.is_likely_to_recur:
                     self._memo.keep(item.branch.keys, rows[0])
                 self._advancing.advance(item.branch, item.draft, rows, events)

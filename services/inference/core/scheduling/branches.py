@@ -25,7 +25,8 @@ class DecodeRequest:
     `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate. The first
     `shared_tokens` of the prompt are shared with every tenant, the others only within requests of the same `tenant`.
     When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
-    `reports_tokens` reports the new tokens with the progress, also before they have made a whole character.
+    `reports_tokens` reports the new tokens with the progress, also before they have made a whole character. The output
+    begins with the `said_tokens`, which it has taken already; their text is reported once they are computed.
     """
 
     tokens: tuple[int, ...]
@@ -40,6 +41,8 @@ class DecodeRequest:
     kept_tokens: int | None = None
     reports_tokens: bool = False
     prefixes: PromptPrefixes = NO_PREFIXES
+    said_tokens: tuple[int, ...] = ()
+    said_text: str = ""
 
 
 @dataclass(slots=True)
@@ -121,7 +124,7 @@ class Ticket:
         self.unfinished = len(self.candidates)
         self.is_cancelled = False
         self.is_prompted = False
-        self.expected_prompt_tokens = len(request.tokens)
+        self.expected_prompt_tokens = len(request.tokens) + len(request.said_tokens)
         self.prompt_tokens_computed = 0
         self.rows = 0
         self.output_tokens = 0
@@ -148,6 +151,7 @@ class Ticket:
         """Return the first branch, with all candidates."""
         request = self.request
         branch = Branch(self, list(request.tokens), self.keys, request.output, list(self.candidates))
+        branch.extend(request.said_tokens)
         if len(self.candidates) == 1:
             branch.drafter = self.request.drafter
         return branch

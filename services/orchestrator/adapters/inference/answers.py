@@ -36,6 +36,9 @@ class _Answer:
     end: inference_service_pb2.CandidateEnd | None = None
 
     def start(self, started: inference_service_pb2.InferenceStarted) -> InferenceDelta:
+        if self.model:  # Another replica continues the answer.
+            tokens = self.usage.output_tokens
+            return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed, continued_after_tokens=tokens)
         self.model, self.seed = started.model.name, started.seed
         self.usage = TokenUsage(
             prompt_tokens=started.prompt_tokens,
@@ -109,7 +112,7 @@ async def read_candidates(
     async with opened as responses:
         async for response in responses:
             match response.WhichOneof("event"):
-                case "started":
+                case "started" if not first.model:
                     note_window(response.started.model.context_window)
                     first.start(response.started)
                     yield first.usage

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeAlias
 
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
-from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
 from pagantic_common.rpc.peer import Peer
 from pagantic_common.rpc.waiting_line import Place, WaitingLine
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import ORCHESTRATOR_REROUTED_CALLS
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.adapters.inference.replica_set import Replica, ReplicaSet
+from services.orchestrator.adapters.inference.said import Said
 from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes, prefixes_of
 from services.orchestrator.core.routing.replicas import Call
 
@@ -64,7 +65,7 @@ class RoutedCalls:
     async def responses(self, request: inference_service_pb2.InferRequest) -> AsyncIterator[AsyncIterator[Response]]:
         """Call Infer and yield its responses; a call that finds no room waits in line for it, within the patience.
 
-        Nothing is repeated after the first response.
+        An answer that its replica did not end is continued by another one where that is possible, and never repeated.
         """
         line = self._line_of(request.model)
         place = Place(line, ErrorCode.INFERENCE_OVERLOADED, self._busy_patience_s)
@@ -92,17 +93,61 @@ class RoutedCalls:
         if replicas is None or not replicas.has_choice:
             return None
         prefixes = _name_prefixes(request, replicas.secret)
-        avoided: set[str] = set()
-        while (chosen := replicas.choose(prefixes, avoided)) is not None:
-            responses = _call(replicas, *chosen, request)
-            try:
-                first = await anext(responses, None)
-            except (Overloaded, Unavailable):
-                rerouted_calls.add(1)
-                avoided.add(chosen[0].address)
-            else:
-                return _chain(first, responses)
-        return None
+        said = Said(request)
+        begun = await _ask(replicas, prefixes, request, set())
+        if begun is None:
+            return None
+        return _answer(replicas, prefixes, said, *begun)
+
+
+async def _answer(
+    replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica, responses: Responses
+) -> Responses:
+    """Stream the responses of a replica; if it is lost, another one continues its answer, once."""
+    try:
+        async with aclosing(responses):
+            async for response in responses:
+                yield said.take(response)
+    except Unavailable as lost:
+        others = await _continue(replicas, prefixes, said, replica, lost)
+    else:
+        return
+    async with aclosing(others):
+        async for response in others:
+            yield said.take(response)
+
+
+async def _continue(
+    replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica, lost: Unavailable
+) -> Responses:
+    """Return the responses of the replica that continues an answer; raises `lost` when none does."""
+    rest = said.rest()
+    begun = None
+    if rest is not None:
+        with suppress(InvalidRequest):  # The lost replica had only the end left to report.
+            begun = await _ask(replicas, prefixes, rest, {replica.address})
+    if begun is None:
+        raise lost
+    return begun[1]
+
+
+async def _ask(
+    replicas: ReplicaSet,
+    prefixes: PromptPrefixes,
+    request: inference_service_pb2.InferRequest,
+    avoided: set[str],
+) -> tuple[Replica, Responses] | None:
+    """Return the first replica that answers, and its responses; None when no replica takes the call."""
+    while (chosen := replicas.choose(prefixes, avoided)) is not None:
+        responses = _call(replicas, *chosen, request)
+        try:
+            first = await anext(responses, None)
+        except (Overloaded, Unavailable):
+            rerouted_calls.add(1)
+            avoided.add(chosen[0].address)
+        else:
+            return chosen[0], _chain(first, responses)
+    return None
 
 
 async def _call(

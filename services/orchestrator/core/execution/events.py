@@ -186,6 +186,13 @@ class ToolProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class InferenceContinued:
+    """A replica was lost, and another one continues its answer after so many tokens."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
     """The streamed text of this attempt no longer counts."""
 
@@ -226,6 +233,7 @@ Payload = (
     | ReasoningDelta
     | ToolCallDelta
     | ToolProgressed
+    | InferenceContinued
     | AttemptDiscarded
     | Completed
     | Resumed
@@ -251,6 +259,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         StepEnd: EventName("orchestrator", "step.end"),
         InferenceStart: EventName("inference", "inference.start"),
         InferenceEnd: EventName("inference", "inference.end"),
+        InferenceContinued: EventName("inference", "inference.continued"),
         ContentDelta: EventName("inference", "content.delta"),
         ReasoningDelta: EventName("inference", "reasoning.delta"),
         ToolCallDelta: EventName("inference", "tool_call.delta"),

@@ -96,7 +96,10 @@ class ToolCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class InferenceDelta:
-    """The next text of an inference and pieces of its calls, and its usage so far; the first delta has no text."""
+    """The next text of an inference and pieces of its calls, and its usage so far; the first delta has no text.
+
+    `continued_after_tokens` is set in the first delta of a replica that continues after so many tokens of a lost one.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -104,6 +107,7 @@ class InferenceDelta:
     model: str = ""
     seed: int | None = None
     tool_calls: tuple[ToolCallPiece, ...] = ()
+    continued_after_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

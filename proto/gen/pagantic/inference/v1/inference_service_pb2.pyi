@@ -71,6 +71,8 @@ class InferRequest(_message.Message):
     OPTIONS_JSON_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     PREFIXES_FIELD_NUMBER: _builtins.int
+    SAID_TOKENS_FIELD_NUMBER: _builtins.int
+    REPORTS_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Alias of a served model; empty is the default model."""
     text: _builtins.str
@@ -85,6 +87,8 @@ class InferRequest(_message.Message):
     """Higher runs sooner when the queue is not empty; from -10 to what the service's MAX_PRIORITY allows, 0 by default."""
     options_json: _builtins.str
     """Engine options as a JSON object, passed through from hints.options_json."""
+    reports_tokens: _builtins.bool
+    """Whether deltas have their tokens."""
     @_builtins.property
     def chat(self) -> _generation_pb2.ChatPrompt:
         """A conversation, rendered by the model's template."""
@@ -109,6 +113,12 @@ class InferRequest(_message.Message):
     def prefixes(self) -> _generation_pb2.PromptPrefixes:
         """Names for the beginnings of the prompt, by which WatchReplica reports what is cached of it; unset is not reported."""
 
+    @_builtins.property
+    def said_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The tokens of the answer so far, as deltas of another replica gave them. The first delta has their text, and the answer
+        continues after them; with the same seed, as it would have there. For one candidate, and not with top_logprobs.
+        """
+
     def __init__(
         self,
         *,
@@ -125,10 +135,12 @@ class InferRequest(_message.Message):
         options_json: _builtins.str = ...,
         reasoning: _generation_pb2.Reasoning | None = ...,
         prefixes: _generation_pb2.PromptPrefixes | None = ...,
+        said_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        reports_tokens: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "chat", b"chat", "constraint", b"constraint", "prefixes", b"prefixes", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "candidate_count", b"candidate_count", "chat", b"chat", "constraint", b"constraint", "max_tokens", b"max_tokens", "model", b"model", "options_json", b"options_json", "prefixes", b"prefixes", "priority", b"priority", "prompt", b"prompt", "reasoning", b"reasoning", "sampling", b"sampling", "stop", b"stop", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "candidate_count", b"candidate_count", "chat", b"chat", "constraint", b"constraint", "max_tokens", b"max_tokens", "model", b"model", "options_json", b"options_json", "prefixes", b"prefixes", "priority", b"priority", "prompt", b"prompt", "reasoning", b"reasoning", "reports_tokens", b"reports_tokens", "said_tokens", b"said_tokens", "sampling", b"sampling", "stop", b"stop", "text", b"text", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
     _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
@@ -282,6 +294,7 @@ class CandidateDelta(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
     candidate_index: _builtins.int
     """Index of the candidate, from 0."""
     content: _builtins.str
@@ -298,6 +311,10 @@ class CandidateDelta(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.TokenLogprob]:
         """Set when top_logprobs was asked for."""
 
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The next tokens, with reports_tokens; their text may come with a later delta. None where another engine serves it."""
+
     def __init__(
         self,
         *,
@@ -307,10 +324,11 @@ class CandidateDelta(_message.Message):
         tool_calls: _abc.Iterable[_generation_pb2.ToolCallDelta] | None = ...,
         logprobs: _abc.Iterable[_generation_pb2.TokenLogprob] | None = ...,
         output_tokens: _builtins.int = ...,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_index", b"candidate_index", "content", b"content", "logprobs", b"logprobs", "output_tokens", b"output_tokens", "reasoning", b"reasoning", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_index", b"candidate_index", "content", b"content", "logprobs", b"logprobs", "output_tokens", b"output_tokens", "reasoning", b"reasoning", "tokens", b"tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

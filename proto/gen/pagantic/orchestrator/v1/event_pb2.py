@@ -33,53 +33,55 @@ from pagantic.orchestrator.v1 import approval_pb2 as pagantic_dot_orchestrator_d
 from pagantic.orchestrator.v1 import execution_pb2 as pagantic_dot_orchestrator_dot_v1_dot_execution__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pagantic/orchestrator/v1/event.proto\x12\x18pagantic.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$pagantic/common/v1/correlation.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a%pagantic/constraint/v1/contract.proto\x1a&pagantic/inference/v1/generation.proto\x1a\'pagantic/orchestrator/v1/approval.proto\x1a(pagantic/orchestrator/v1/execution.proto\"\x9c\r\n\x0e\x45xecutionEvent\x12;\n\x0b\x63orrelation\x18\x01 \x01(\x0b\x32&.pagantic.common.v1.CorrelationContext\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12-\n\ttimestamp\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05layer\x18\x04 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12+\n\x08\x64uration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\x05\x12\x11\n\tstep_name\x18\t \x01(\t\x12\x14\n\x0ctool_call_id\x18\n \x01(\t\x12\x43\n\ntransition\x18\x14 \x01(\x0b\x32-.pagantic.orchestrator.v1.LifecycleTransitionH\x00\x12\x43\n\x0finference_start\x18\x15 \x01(\x0b\x32(.pagantic.orchestrator.v1.InferenceStartH\x00\x12?\n\rinference_end\x18\x16 \x01(\x0b\x32&.pagantic.orchestrator.v1.InferenceEndH\x00\x12\x39\n\ntool_start\x18\x17 \x01(\x0b\x32#.pagantic.orchestrator.v1.ToolStartH\x00\x12\x35\n\x08tool_end\x18\x18 \x01(\x0b\x32!.pagantic.orchestrator.v1.ToolEndH\x00\x12G\n\x11\x63ontext_retrieved\x18\x19 \x01(\x0b\x32*.pagantic.orchestrator.v1.ContextRetrievedH\x00\x12\x41\n\x0erepair_applied\x18\x1a \x01(\x0b\x32\'.pagantic.orchestrator.v1.RepairAppliedH\x00\x12\x45\n\x10validation_stage\x18\x1b \x01(\x0b\x32).pagantic.orchestrator.v1.ValidationStageH\x00\x12\x37\n\tvote_cast\x18\x1c \x01(\x0b\x32\".pagantic.orchestrator.v1.VoteCastH\x00\x12\x39\n\nstep_start\x18\x1d \x01(\x0b\x32#.pagantic.orchestrator.v1.StepStartH\x00\x12\x35\n\x08step_end\x18\x1e \x01(\x0b\x32!.pagantic.orchestrator.v1.StepEndH\x00\x12?\n\rcontent_delta\x18\x1f \x01(\x0b\x32&.pagantic.orchestrator.v1.ContentDeltaH\x00\x12\x43\n\x0freasoning_delta\x18  \x01(\x0b\x32(.pagantic.orchestrator.v1.ReasoningDeltaH\x00\x12G\n\x11\x61ttempt_discarded\x18! \x01(\x0b\x32*.pagantic.orchestrator.v1.AttemptDiscardedH\x00\x12\x38\n\tcompleted\x18\" \x01(\x0b\x32#.pagantic.orchestrator.v1.CompletedH\x00\x12\x34\n\x07resumed\x18# \x01(\x0b\x32!.pagantic.orchestrator.v1.ResumedH\x00\x12?\n\x0ftool_call_delta\x18$ \x01(\x0b\x32$.pagantic.inference.v1.ToolCallDeltaH\x00\x12\x39\n\rtool_progress\x18% \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12I\n\x12\x61pproval_requested\x18& \x01(\x0b\x32+.pagantic.orchestrator.v1.ApprovalRequestedH\x00\x12G\n\x11\x61pproval_resolved\x18\' \x01(\x0b\x32*.pagantic.orchestrator.v1.ApprovalResolvedH\x00\x12\x43\n\x0f\x63ontext_weighed\x18( \x01(\x0b\x32(.pagantic.orchestrator.v1.ContextWeighedH\x00\x42\x07\n\x05\x65vent\"\xb0\x01\n\x13LifecycleTransition\x12<\n\nfrom_state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\x12:\n\x08to_state\x18\x02 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xd8\x01\n\x0eInferenceStart\x12\x15\n\rmessage_count\x18\x01 \x01(\x05\x12\x17\n\x0ftool_defs_count\x18\x02 \x01(\x05\x12\x16\n\x0eschema_present\x18\x03 \x01(\x08\x12\x17\n\x0fgrammar_present\x18\x04 \x01(\x08\x12\x18\n\x0btemperature\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12;\n\x07purpose\x18\x06 \x01(\x0e\x32*.pagantic.orchestrator.v1.InferencePurposeB\x0e\n\x0c_temperature\"\xc8\x01\n\x0cInferenceEnd\x12\x11\n\ttokens_in\x18\x02 \x01(\x05\x12\x12\n\ntokens_out\x18\x03 \x01(\x05\x12:\n\rfinish_reason\x18\x04 \x01(\x0e\x32#.pagantic.inference.v1.FinishReason\x12\x17\n\x0ftool_call_count\x18\x05 \x01(\x05\x12\r\n\x05model\x18\x06 \x01(\t\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seedJ\x04\x08\x01\x10\x02R\x0b\x64uration_ms\"G\n\tToolStart\x12\x11\n\ttool_name\x18\x01 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x02 \x01(\t\x12\x11\n\targs_hash\x18\x03 \x01(\t\"\x9c\x01\n\x07ToolEnd\x12\x11\n\ttool_name\x18\x01 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x02 \x01(\t\x12\x11\n\targs_hash\x18\x03 \x01(\t\x12\x0f\n\x07success\x18\x05 \x01(\x08\x12\x31\n\nerror_code\x18\x06 \x01(\x0e\x32\x1d.pagantic.common.v1.ErrorCodeJ\x04\x08\x04\x10\x05R\x0b\x64uration_ms\"j\n\x10\x43ontextRetrieved\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x05\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x18\n\x10more_query_count\x18\x04 \x01(\x05\"\x8a\x01\n\x0e\x43ontextWeighed\x12\x18\n\x0bprobability\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08log_odds\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\x0fmin_probability\x18\x03 \x01(\x01\x12\x11\n\ttokens_in\x18\x04 \x01(\x05\x42\x0e\n\x0c_probabilityB\x0b\n\t_log_odds\"I\n\x11\x41pprovalRequested\x12\x34\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\".pagantic.orchestrator.v1.Approval\"H\n\x10\x41pprovalResolved\x12\x34\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\".pagantic.orchestrator.v1.Approval\"N\n\rRepairApplied\x12,\n\x05stage\x18\x01 \x01(\x0e\x32\x1d.pagantic.constraint.v1.Stage\x12\x0f\n\x07repairs\x18\x02 \x03(\t\"F\n\x0fValidationStage\x12\x33\n\x06report\x18\x01 \x01(\x0b\x32#.pagantic.constraint.v1.StageReport\"H\n\x08VoteCast\x12\x15\n\rreplica_index\x18\x01 \x01(\x05\x12\x12\n\nvalue_hash\x18\x02 \x01(\t\x12\x11\n\tabstained\x18\x03 \x01(\x08\"\'\n\tStepStart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\"I\n\x07StepEnd\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07success\x18\x04 \x01(\x08J\x04\x08\x03\x10\x04R\x0b\x64uration_ms\"\x1c\n\x0c\x43ontentDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x1e\n\x0eReasoningDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\"3\n\x10\x41ttemptDiscarded\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"G\n\tCompleted\x12:\n\x08response\x18\x01 \x01(\x0b\x32(.pagantic.orchestrator.v1.SystemResponse\"\"\n\x07Resumed\x12\x17\n\x0f\x63ompleted_steps\x18\x01 \x01(\x05*\xe8\x01\n\x10InferencePurpose\x12!\n\x1dINFERENCE_PURPOSE_UNSPECIFIED\x10\x00\x12\x1c\n\x18INFERENCE_PURPOSE_ANSWER\x10\x01\x12\x1a\n\x16INFERENCE_PURPOSE_PLAN\x10\x02\x12\x1d\n\x19INFERENCE_PURPOSE_SUMMARY\x10\x03\x12\x1b\n\x17INFERENCE_PURPOSE_JUDGE\x10\x04\x12\x1b\n\x17INFERENCE_PURPOSE_QUERY\x10\x05\x12\x1e\n\x1aINFERENCE_PURPOSE_DECISION\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pagantic/orchestrator/v1/event.proto\x12\x18pagantic.orchestrator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$pagantic/common/v1/correlation.proto\x1a\x1epagantic/common/v1/error.proto\x1a pagantic/common/v1/message.proto\x1a%pagantic/constraint/v1/contract.proto\x1a&pagantic/inference/v1/generation.proto\x1a\'pagantic/orchestrator/v1/approval.proto\x1a(pagantic/orchestrator/v1/execution.proto\"\xe9\r\n\x0e\x45xecutionEvent\x12;\n\x0b\x63orrelation\x18\x01 \x01(\x0b\x32&.pagantic.common.v1.CorrelationContext\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12-\n\ttimestamp\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05layer\x18\x04 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12+\n\x08\x64uration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1f.pagantic.common.v1.SystemError\x12\x0f\n\x07\x61ttempt\x18\x08 \x01(\x05\x12\x11\n\tstep_name\x18\t \x01(\t\x12\x14\n\x0ctool_call_id\x18\n \x01(\t\x12\x43\n\ntransition\x18\x14 \x01(\x0b\x32-.pagantic.orchestrator.v1.LifecycleTransitionH\x00\x12\x43\n\x0finference_start\x18\x15 \x01(\x0b\x32(.pagantic.orchestrator.v1.InferenceStartH\x00\x12?\n\rinference_end\x18\x16 \x01(\x0b\x32&.pagantic.orchestrator.v1.InferenceEndH\x00\x12\x39\n\ntool_start\x18\x17 \x01(\x0b\x32#.pagantic.orchestrator.v1.ToolStartH\x00\x12\x35\n\x08tool_end\x18\x18 \x01(\x0b\x32!.pagantic.orchestrator.v1.ToolEndH\x00\x12G\n\x11\x63ontext_retrieved\x18\x19 \x01(\x0b\x32*.pagantic.orchestrator.v1.ContextRetrievedH\x00\x12\x41\n\x0erepair_applied\x18\x1a \x01(\x0b\x32\'.pagantic.orchestrator.v1.RepairAppliedH\x00\x12\x45\n\x10validation_stage\x18\x1b \x01(\x0b\x32).pagantic.orchestrator.v1.ValidationStageH\x00\x12\x37\n\tvote_cast\x18\x1c \x01(\x0b\x32\".pagantic.orchestrator.v1.VoteCastH\x00\x12\x39\n\nstep_start\x18\x1d \x01(\x0b\x32#.pagantic.orchestrator.v1.StepStartH\x00\x12\x35\n\x08step_end\x18\x1e \x01(\x0b\x32!.pagantic.orchestrator.v1.StepEndH\x00\x12?\n\rcontent_delta\x18\x1f \x01(\x0b\x32&.pagantic.orchestrator.v1.ContentDeltaH\x00\x12\x43\n\x0freasoning_delta\x18  \x01(\x0b\x32(.pagantic.orchestrator.v1.ReasoningDeltaH\x00\x12G\n\x11\x61ttempt_discarded\x18! \x01(\x0b\x32*.pagantic.orchestrator.v1.AttemptDiscardedH\x00\x12\x38\n\tcompleted\x18\" \x01(\x0b\x32#.pagantic.orchestrator.v1.CompletedH\x00\x12\x34\n\x07resumed\x18# \x01(\x0b\x32!.pagantic.orchestrator.v1.ResumedH\x00\x12?\n\x0ftool_call_delta\x18$ \x01(\x0b\x32$.pagantic.inference.v1.ToolCallDeltaH\x00\x12\x39\n\rtool_progress\x18% \x01(\x0b\x32 .pagantic.common.v1.ToolProgressH\x00\x12I\n\x12\x61pproval_requested\x18& \x01(\x0b\x32+.pagantic.orchestrator.v1.ApprovalRequestedH\x00\x12G\n\x11\x61pproval_resolved\x18\' \x01(\x0b\x32*.pagantic.orchestrator.v1.ApprovalResolvedH\x00\x12\x43\n\x0f\x63ontext_weighed\x18( \x01(\x0b\x32(.pagantic.orchestrator.v1.ContextWeighedH\x00\x12K\n\x13inference_continued\x18) \x01(\x0b\x32,.pagantic.orchestrator.v1.InferenceContinuedH\x00\x42\x07\n\x05\x65vent\"\xb0\x01\n\x13LifecycleTransition\x12<\n\nfrom_state\x18\x01 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\x12:\n\x08to_state\x18\x02 \x01(\x0e\x32(.pagantic.orchestrator.v1.LifecycleState\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xd8\x01\n\x0eInferenceStart\x12\x15\n\rmessage_count\x18\x01 \x01(\x05\x12\x17\n\x0ftool_defs_count\x18\x02 \x01(\x05\x12\x16\n\x0eschema_present\x18\x03 \x01(\x08\x12\x17\n\x0fgrammar_present\x18\x04 \x01(\x08\x12\x18\n\x0btemperature\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12;\n\x07purpose\x18\x06 \x01(\x0e\x32*.pagantic.orchestrator.v1.InferencePurposeB\x0e\n\x0c_temperature\"\xc8\x01\n\x0cInferenceEnd\x12\x11\n\ttokens_in\x18\x02 \x01(\x05\x12\x12\n\ntokens_out\x18\x03 \x01(\x05\x12:\n\rfinish_reason\x18\x04 \x01(\x0e\x32#.pagantic.inference.v1.FinishReason\x12\x17\n\x0ftool_call_count\x18\x05 \x01(\x05\x12\r\n\x05model\x18\x06 \x01(\t\x12\x11\n\x04seed\x18\x07 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seedJ\x04\x08\x01\x10\x02R\x0b\x64uration_ms\"G\n\tToolStart\x12\x11\n\ttool_name\x18\x01 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x02 \x01(\t\x12\x11\n\targs_hash\x18\x03 \x01(\t\"\x9c\x01\n\x07ToolEnd\x12\x11\n\ttool_name\x18\x01 \x01(\t\x12\x14\n\x0ctool_call_id\x18\x02 \x01(\t\x12\x11\n\targs_hash\x18\x03 \x01(\t\x12\x0f\n\x07success\x18\x05 \x01(\x08\x12\x31\n\nerror_code\x18\x06 \x01(\x0e\x32\x1d.pagantic.common.v1.ErrorCodeJ\x04\x08\x04\x10\x05R\x0b\x64uration_ms\"j\n\x10\x43ontextRetrieved\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x05\x12\x13\n\x0btoken_count\x18\x03 \x01(\x05\x12\x18\n\x10more_query_count\x18\x04 \x01(\x05\"\x8a\x01\n\x0e\x43ontextWeighed\x12\x18\n\x0bprobability\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08log_odds\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\x0fmin_probability\x18\x03 \x01(\x01\x12\x11\n\ttokens_in\x18\x04 \x01(\x05\x42\x0e\n\x0c_probabilityB\x0b\n\t_log_odds\"I\n\x11\x41pprovalRequested\x12\x34\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\".pagantic.orchestrator.v1.Approval\"H\n\x10\x41pprovalResolved\x12\x34\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\".pagantic.orchestrator.v1.Approval\"N\n\rRepairApplied\x12,\n\x05stage\x18\x01 \x01(\x0e\x32\x1d.pagantic.constraint.v1.Stage\x12\x0f\n\x07repairs\x18\x02 \x03(\t\"F\n\x0fValidationStage\x12\x33\n\x06report\x18\x01 \x01(\x0b\x32#.pagantic.constraint.v1.StageReport\"H\n\x08VoteCast\x12\x15\n\rreplica_index\x18\x01 \x01(\x05\x12\x12\n\nvalue_hash\x18\x02 \x01(\t\x12\x11\n\tabstained\x18\x03 \x01(\x08\"\'\n\tStepStart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\"I\n\x07StepEnd\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07success\x18\x04 \x01(\x08J\x04\x08\x03\x10\x04R\x0b\x64uration_ms\"\x1c\n\x0c\x43ontentDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x1e\n\x0eReasoningDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\"$\n\x12InferenceContinued\x12\x0e\n\x06tokens\x18\x01 \x01(\x05\"3\n\x10\x41ttemptDiscarded\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"G\n\tCompleted\x12:\n\x08response\x18\x01 \x01(\x0b\x32(.pagantic.orchestrator.v1.SystemResponse\"\"\n\x07Resumed\x12\x17\n\x0f\x63ompleted_steps\x18\x01 \x01(\x05*\xe8\x01\n\x10InferencePurpose\x12!\n\x1dINFERENCE_PURPOSE_UNSPECIFIED\x10\x00\x12\x1c\n\x18INFERENCE_PURPOSE_ANSWER\x10\x01\x12\x1a\n\x16INFERENCE_PURPOSE_PLAN\x10\x02\x12\x1d\n\x19INFERENCE_PURPOSE_SUMMARY\x10\x03\x12\x1b\n\x17INFERENCE_PURPOSE_JUDGE\x10\x04\x12\x1b\n\x17INFERENCE_PURPOSE_QUERY\x10\x05\x12\x1e\n\x1aINFERENCE_PURPOSE_DECISION\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.orchestrator.v1.event_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INFERENCEPURPOSE']._serialized_start=3890
-  _globals['_INFERENCEPURPOSE']._serialized_end=4122
+  _globals['_INFERENCEPURPOSE']._serialized_start=4005
+  _globals['_INFERENCEPURPOSE']._serialized_end=4237
   _globals['_EXECUTIONEVENT']._serialized_start=398
-  _globals['_EXECUTIONEVENT']._serialized_end=2090
-  _globals['_LIFECYCLETRANSITION']._serialized_start=2093
-  _globals['_LIFECYCLETRANSITION']._serialized_end=2269
-  _globals['_INFERENCESTART']._serialized_start=2272
-  _globals['_INFERENCESTART']._serialized_end=2488
-  _globals['_INFERENCEEND']._serialized_start=2491
-  _globals['_INFERENCEEND']._serialized_end=2691
-  _globals['_TOOLSTART']._serialized_start=2693
-  _globals['_TOOLSTART']._serialized_end=2764
-  _globals['_TOOLEND']._serialized_start=2767
-  _globals['_TOOLEND']._serialized_end=2923
-  _globals['_CONTEXTRETRIEVED']._serialized_start=2925
-  _globals['_CONTEXTRETRIEVED']._serialized_end=3031
-  _globals['_CONTEXTWEIGHED']._serialized_start=3034
-  _globals['_CONTEXTWEIGHED']._serialized_end=3172
-  _globals['_APPROVALREQUESTED']._serialized_start=3174
-  _globals['_APPROVALREQUESTED']._serialized_end=3247
-  _globals['_APPROVALRESOLVED']._serialized_start=3249
-  _globals['_APPROVALRESOLVED']._serialized_end=3321
-  _globals['_REPAIRAPPLIED']._serialized_start=3323
-  _globals['_REPAIRAPPLIED']._serialized_end=3401
-  _globals['_VALIDATIONSTAGE']._serialized_start=3403
-  _globals['_VALIDATIONSTAGE']._serialized_end=3473
-  _globals['_VOTECAST']._serialized_start=3475
-  _globals['_VOTECAST']._serialized_end=3547
-  _globals['_STEPSTART']._serialized_start=3549
-  _globals['_STEPSTART']._serialized_end=3588
-  _globals['_STEPEND']._serialized_start=3590
-  _globals['_STEPEND']._serialized_end=3663
-  _globals['_CONTENTDELTA']._serialized_start=3665
-  _globals['_CONTENTDELTA']._serialized_end=3693
-  _globals['_REASONINGDELTA']._serialized_start=3695
-  _globals['_REASONINGDELTA']._serialized_end=3725
-  _globals['_ATTEMPTDISCARDED']._serialized_start=3727
-  _globals['_ATTEMPTDISCARDED']._serialized_end=3778
-  _globals['_COMPLETED']._serialized_start=3780
-  _globals['_COMPLETED']._serialized_end=3851
-  _globals['_RESUMED']._serialized_start=3853
-  _globals['_RESUMED']._serialized_end=3887
+  _globals['_EXECUTIONEVENT']._serialized_end=2167
+  _globals['_LIFECYCLETRANSITION']._serialized_start=2170
+  _globals['_LIFECYCLETRANSITION']._serialized_end=2346
+  _globals['_INFERENCESTART']._serialized_start=2349
+  _globals['_INFERENCESTART']._serialized_end=2565
+  _globals['_INFERENCEEND']._serialized_start=2568
+  _globals['_INFERENCEEND']._serialized_end=2768
+  _globals['_TOOLSTART']._serialized_start=2770
+  _globals['_TOOLSTART']._serialized_end=2841
+  _globals['_TOOLEND']._serialized_start=2844
+  _globals['_TOOLEND']._serialized_end=3000
+  _globals['_CONTEXTRETRIEVED']._serialized_start=3002
+  _globals['_CONTEXTRETRIEVED']._serialized_end=3108
+  _globals['_CONTEXTWEIGHED']._serialized_start=3111
+  _globals['_CONTEXTWEIGHED']._serialized_end=3249
+  _globals['_APPROVALREQUESTED']._serialized_start=3251
+  _globals['_APPROVALREQUESTED']._serialized_end=3324
+  _globals['_APPROVALRESOLVED']._serialized_start=3326
+  _globals['_APPROVALRESOLVED']._serialized_end=3398
+  _globals['_REPAIRAPPLIED']._serialized_start=3400
+  _globals['_REPAIRAPPLIED']._serialized_end=3478
+  _globals['_VALIDATIONSTAGE']._serialized_start=3480
+  _globals['_VALIDATIONSTAGE']._serialized_end=3550
+  _globals['_VOTECAST']._serialized_start=3552
+  _globals['_VOTECAST']._serialized_end=3624
+  _globals['_STEPSTART']._serialized_start=3626
+  _globals['_STEPSTART']._serialized_end=3665
+  _globals['_STEPEND']._serialized_start=3667
+  _globals['_STEPEND']._serialized_end=3740
+  _globals['_CONTENTDELTA']._serialized_start=3742
+  _globals['_CONTENTDELTA']._serialized_end=3770
+  _globals['_REASONINGDELTA']._serialized_start=3772
+  _globals['_REASONINGDELTA']._serialized_end=3802
+  _globals['_INFERENCECONTINUED']._serialized_start=3804
+  _globals['_INFERENCECONTINUED']._serialized_end=3840
+  _globals['_ATTEMPTDISCARDED']._serialized_start=3842
+  _globals['_ATTEMPTDISCARDED']._serialized_end=3893
+  _globals['_COMPLETED']._serialized_start=3895
+  _globals['_COMPLETED']._serialized_end=3966
+  _globals['_RESUMED']._serialized_start=3968
+  _globals['_RESUMED']._serialized_end=4002
 # @@protoc_insertion_point(module_scope)
