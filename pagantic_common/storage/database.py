@@ -27,7 +27,8 @@ READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|unsupported startup parameter"
-    r"|(?:role|database|user) .* does not exist|no such (?:user|database)|SSL.* required|does not support SSL"
+    r"|(?:role|database|user) .* does not exist|no such (?:user|database)|SASL authentication failed"
+    r"|login failed|is not permitted to log in|permission denied for database|SSL.* required|does not support SSL"
 )
 READ_ONLY = "25006"
 _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"

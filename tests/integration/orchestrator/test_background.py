@@ -9,6 +9,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from pagantic_common.rpc.call import call_stream, call_unary
+from services.orchestrator.app.running import following
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
@@ -203,3 +204,16 @@ async def test_messages_are_appended_to_a_conversation(tmp_path):
         update = pb.UpdateSessionRequest(session_id="s", appended_messages=list(said) * 101)
         with pytest.raises(InvalidRequest, match="at most 100"):
             await call_unary("orchestrator", stub.UpdateSession, update)
+
+
+async def test_a_stored_execution_is_given_without_waiting_between_its_parts(tmp_path, monkeypatch):
+    async def never(*_):
+        raise AssertionError("nothing changes any more")
+
+    monkeypatch.setattr(following, "FOLLOWED_AT_ONCE", 1)
+    async with orchestrator(tmp_path) as stub:
+        await execute(stub, system_request(request_id="r", keep_request=True))
+        monkeypatch.setattr("services.orchestrator.adapters.journal.changes.hub._Watch.wait", never)
+        events = await follow(stub)
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].HasField("completed")

@@ -81,6 +81,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         if self._dialect.name == "postgresql":
             self._notices = Notices(self._engine, self._hub)
             self._notices.start()
+            self._hub.note([EVERYTHING])  # The start may have interrupted executions.
         self._purger = Purger(self._engine, self._retention_s, self._session_retention_s, self._audit_retention_s)
         self.space = JournalSpace(self._engine)
         self._purger.start(self.space.ask)

@@ -69,7 +69,8 @@ async def _stored(
             if record.is_interrupted and (resumed := await admission.resume(record)) is not None:
                 yield resumed
                 return
-            await changes.wait(FOLLOW_S)
+            if record.response is None and len(events) < FOLLOWED_AT_ONCE:
+                await changes.wait(FOLLOW_S)
 
 
 def _has_completed(events: Sequence[Event]) -> bool:

@@ -13,6 +13,7 @@ from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.ports.journal import Conversations
 
 POLL_S = 0.05
+LOOK_S = 1.0
 MAX_WAITING = 16  # turns of one session; they count among what runs
 
 
@@ -74,10 +75,15 @@ class Turns:
             yield
             return
         async with self._lines[key].lock:
-            with self._journal.watching(key) as session:  # another process may have the turn
-                while not await self._journal.take_turn(key, request.request_id):
-                    await session.wait(POLL_S)
+            if not await self._journal.take_turn(key, request.request_id):
+                await self._wait_for_other(key, request.request_id)
             yield
+
+    async def _wait_for_other(self, key: SessionKey, request_id: str) -> None:
+        """Wait for a turn that another process has. Nobody tells of an interrupted one whose time is over."""
+        with self._journal.watching(key) as session:
+            while not await self._journal.take_turn(key, request_id):
+                await session.wait(POLL_S, limit_s=LOOK_S)
 
 
 def _is_turn(request: Request) -> bool:

@@ -25,7 +25,7 @@ from services.orchestrator.ports.changes import Changes, Watch
 FALLBACK_S = 5.0  # between looks of one who waits for a notification: one that was lost costs no more
 RENEW_S = 5.0  # between the messages of a process that tell what it waits for
 SILENCE_S = 3 * RENEW_S  # without its own messages a process polls; as long others remember what it waits for
-RECENT_S = 3.0
+RECENT_S = RENEW_S + 1.0  # A process that has just started hears within RENEW_S what others wait for.
 
 
 class Hub(Changes):
