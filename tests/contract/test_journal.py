@@ -246,6 +246,32 @@ def test_a_lock_that_was_out_of_reach_for_long_may_be_refused_once(postgres, mon
     engine.dispose()
 
 
+def test_a_lock_is_asked_for_again_until_it_is_held_and_after_each_new_connection(postgres, monkeypatch):
+    engine = create_engine(check_url(postgres))
+    lock, asked = OwnerLock(engine, "a"), []
+    lock.hold()
+    lock.release()
+    other = OwnerLock(engine, "a")
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="not yet taken again"):
+            lock.hold_if_doubtful()
+    other.release()
+    hold = lock._hold
+
+    def hold_while_another_one_connects():
+        asked.append(hold())
+        if len(asked) == 1:
+            engine.connect().invalidate()
+            engine.connect().close()
+
+    monkeypatch.setattr(lock, "_hold", hold_while_another_one_connects)
+    for _ in range(3):
+        lock.hold_if_doubtful()
+    assert len(asked) == 2
+    lock.release()
+    engine.dispose()
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_an_owner_whose_name_was_taken_is_told_so_with_its_beats(journals, database_url, monkeypatch):
     monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from pagantic_common.domain.errors import ErrorCode, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import ErrorCode, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.process import starting
 from pagantic_common.rpc.process.server import start_server
@@ -20,8 +20,9 @@ from services.orchestrator.__main__ import open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.journal.upkeep import owner_lock
 from services.orchestrator.settings import OrchestratorSettings
-from tests.contract.test_journal import admit, record
+from tests.contract.test_journal import admit, happened, record, sequences
 from tests.integration.orchestrator.test_readiness import Constraint, health_of, silence, until
+from tests.support.keys import execution
 from tests.support.needs import POSTGRESQL, skip_without
 from tests.support.orchestrator_app import execute, system_request
 from tests.support.ports import free_ports
@@ -133,20 +134,95 @@ async def test_an_owner_holds_its_lock_again_after_a_restart_of_the_server(serve
     await first.close()
 
 
-async def test_an_owner_whose_name_was_taken_during_a_restart_writes_nothing_and_ends(server, monkeypatch):
-    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.5)
-    await asyncio.to_thread(server.start)
-    first, second = SqlJournal(server.url, owner="a"), SqlJournal(server.url, owner="a")
+async def lose_name(server, owner):
+    """Give an owner that runs "r", and the process that took its name while the server restarted, and that runs "r"."""
+    first, second = SqlJournal(server.url, owner=owner), SqlJournal(server.url, owner=owner)
     await first.open()
+    await admit(first)
     await asyncio.to_thread(server.stop, "fast")
     await asyncio.to_thread(server.start)
     await second.open()
-    with capture_logs(), pytest.raises(Unavailable):
-        await admit(first)
+    assert await second.claim(execution("r"))
+    return first, second
+
+
+async def test_an_owner_whose_name_was_taken_during_a_restart_writes_nothing_and_ends(server, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.5)
+    await asyncio.to_thread(server.start)
+    first, second = await lose_name(server, "a")
+    names = ["x", "y", "z"]
+    for name in names:
+        with capture_logs(), pytest.raises(Unavailable):
+            await admit(first, name)
+    with pytest.raises(Unavailable):
+        await first.write(happened(record(), 1))
     await asyncio.sleep(0.6)
     with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
         await first.beat()
-    await admit(second)
-    assert (await second.get(record().key)).request_id == "r"
-    await second.close()
+    for name in names:
+        with pytest.raises(NotFound):
+            await second.get(execution(name))
+    await second.write(happened(record(), 1))
+    assert await sequences(second, "r") == [1]
     await first.close()
+    assert not (await second.get(execution("r"))).is_interrupted
+    await second.close()
+
+
+async def test_a_write_that_the_lock_refuses_for_good_is_tried_once_and_the_owner_can_be_closed(server, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.0)
+    await asyncio.to_thread(server.start)
+    first, second = await lose_name(server, "a")
+    with pytest.raises(Unavailable):  # the first refusal is not for good
+        await admit(first, "x")
+    asked, hold = [], first._lock.hold
+    monkeypatch.setattr(first._lock, "hold", lambda: (asked.append(1), hold()))
+    for number in (1, 2):
+        with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
+            await admit(first, "x")
+        assert len(asked) == number
+    await first.close()
+    with pytest.raises(NotFound):
+        await second.get(execution("x"))
+    assert not (await second.get(execution("r"))).is_interrupted
+    await second.close()
+
+
+async def test_a_start_that_fails_after_it_took_the_lock_gives_it_back(server, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.5)
+    await asyncio.to_thread(server.start)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+        connection.execute("GRANT ALL ON SCHEMA public TO few")
+        journal = SqlJournal(server.url.replace("pagantic@", "few@"), owner="a")
+        with pytest.raises(Unavailable, match="too many connections"):
+            await journal.open()
+        connection.execute("ALTER ROLE few CONNECTION LIMIT -1")
+    await journal.open()
+    await admit(journal)
+    await journal.close()
+
+
+async def test_an_owner_does_not_take_its_lock_on_a_standby(server, monkeypatch):
+    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.5)
+    await asyncio.to_thread(server.start)
+    with server.standby() as standby:
+        hosts = "&".join(f"host={one.url.split('@')[1].split('/')[0]}" for one in (server, standby))
+        url = f"postgresql://pagantic@/postgres?{hosts}"  # the standby while the primary is not there
+        first, second = SqlJournal(url, owner="a"), SqlJournal(server.url, owner="a")
+        await first.open()
+        await asyncio.to_thread(server.stop, "fast")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="does not answer"):
+                await first.beat()
+        with pytest.raises(Unavailable, match="does not answer"):
+            await SqlJournal(url, owner="b").open()
+        await asyncio.to_thread(server.start)
+        await first.beat()
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        for one, count in ((server, 1), (standby, 0)):
+            with psycopg.connect(one.url) as connection:
+                assert connection.execute(locks).fetchone() == (count,)
+        with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
+            await second.open()
+        await first.close()

@@ -9,9 +9,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
@@ -146,22 +145,18 @@ class GroupCommit:
             raise Unavailable(
                 "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
             )
-        try:
-            with self._begin_transaction() as db:
-                return self._write_together(db, works)
-        except Exception as error:
-            does_not_answer = translate_error(error) is not error
-            if does_not_answer and not is_conflict(error):
-                raise
-            with self._begin_transaction() as db:  # one by one, to find the work that fails
+        with self._engine.connect() as db:
+            self._lock.hold_if_doubtful()  # Its errors are not those of one work: they fail the group at once.
+            try:
+                with db.begin():
+                    return self._write_together(db, works)
+            except Exception as error:
+                does_not_answer = translate_error(error) is not error
+                if does_not_answer and not is_conflict(error):
+                    raise
+            with db.begin():  # one by one, to find the work that fails
+                self._lock.hold_if_doubtful()  # The connection may have been made again.
                 return self._write_each(db, works)
-
-    @contextmanager
-    def _begin_transaction(self) -> Iterator[Connection]:
-        """Begin a transaction; on a new connection only if this process is its owner still."""
-        with self._engine.begin() as db:
-            self._lock.hold_if_doubtful()
-            yield db
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
         """Do the admissions first, then the writes, then the rest: each kind in a few statements."""

@@ -14,7 +14,7 @@ from threading import Lock
 
 from sqlalchemy.event import listen
 
-from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.errors import PreconditionFailed, Unavailable
 from services.orchestrator.adapters.journal.changes.notices import Notices
 from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
 from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
@@ -94,7 +94,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         self._is_open = False
         await self._purger.close()
         self._beating.shutdown()
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, PreconditionFailed):
             await self._commit(lambda db: self._unregister(db, time.time()), changed=[EVERYTHING])
         await self._group.close()
         if self._notices is not None:

@@ -19,14 +19,15 @@ from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Un
 # A process waits so long until its predecessor of the same name, or its own lost connection, has ended.
 OWNER_TIMEOUT_S = 15.0
 
-
-_BACKEND = text("SELECT pg_backend_pid()")
+# A standby refuses txid_current() as it refuses a write (READ_ONLY), so that all connections to it are given up.
+_BACKEND = text("SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN txid_current() END")
 
 
 class OwnerLock:
     """A lock that the operating system or the database releases when the process ends.
 
-    Raises PreconditionFailed when another process is the same owner and stays so.
+    Raises PreconditionFailed when another process is the same owner and stays so, and the database's own errors, also
+    where the server is a standby: the lock of a standby does not count on its primary.
     """
 
     def __init__(self, engine: Engine, owner: str) -> None:
@@ -38,10 +39,11 @@ class OwnerLock:
         self._backend: int | None = None  # the server's process that holds the lock
         self._refused_s: float | None = None  # the first refusal came then; None unless another one has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
-        self._is_doubtful = False
+        self._newest: object = None  # a mark of the connection that was made last, and the mark when the lock was held
+        self._newest_held: object = None
         self._alone = Lock()
         if self._is_of_database:
-            listen(engine, "connect", self._doubt)
+            listen(engine, "connect", self._note_connection)
         take = self._take_file
         if self._is_of_database:
             take = self._take_session
@@ -59,16 +61,20 @@ class OwnerLock:
         if not self._is_of_database:
             return
         with self._alone:
-            self._is_doubtful = False
+            newest = self._newest
             self._hold()
+            self._newest_held = newest  # not one that was made meanwhile
 
     def hold_if_doubtful(self) -> None:
-        """Do as `hold` does where a connection was made since: the server may have ended all of them."""
-        if self._is_doubtful:
+        """Do as `hold` does unless the lock was held after the newest connection was made.
+
+        A server that makes a new one may have ended all others, the lock's own among them.
+        """
+        if self._session is None or self._newest is not self._newest_held:
             self.hold()
 
-    def _doubt(self, *_connection: object) -> None:
-        self._is_doubtful = True
+    def _note_connection(self, *_connection: object) -> None:
+        self._newest = object()
 
     def _hold(self) -> None:
         try:
@@ -116,24 +122,30 @@ class OwnerLock:
         return True
 
     def _check_beside(self) -> None:
-        """Raise PreconditionFailed if another connection has the same one of the server: a pooler shares it."""
+        """Raise PreconditionFailed if another connection has the same one of the server: a pooler shares it.
+
+        The lock is released if this fails.
+        """
         if self._session is None:
             return
-        with self._engine.begin() as other:
-            is_shared = other.execute(_BACKEND).scalar() == self._backend
-        if is_shared:
-            self.release()
-            raise _pooled()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.release)
+            with self._engine.begin() as other:
+                is_shared = other.execute(_BACKEND).scalar() == self._backend
+            if is_shared:
+                raise _pooled()
+            stack.pop_all()
 
     def _take_session(self) -> bool:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        number = int.from_bytes(self._key, signed=True)
-        if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
-            connection.close()
-            return False
-        connection.detach()  # the lock is the connection's, which must not go back to the pool
-        self._stack.callback(connection.close)
-        self._session, self._backend = connection, connection.execute(_BACKEND).scalar()
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(self._engine.connect()).execution_options(isolation_level="AUTOCOMMIT")
+            backend = connection.execute(_BACKEND).scalar()
+            number = int.from_bytes(self._key, signed=True)
+            if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
+                return False
+            connection.detach()  # the lock is the connection's, which must not go back to the pool
+            self._session, self._backend = connection, backend
+            self._stack = stack.pop_all()
         return True
 
     def _take_file(self) -> bool:
