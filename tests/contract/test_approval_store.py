@@ -9,7 +9,7 @@ from pagantic_common.domain.errors import InvalidRequest, NotFound, Precondition
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.tools.approval import Approval, Decision, Resolution
 from services.orchestrator.core.tools.taint import TaintedSpan
-from tests.contract.test_journal import admit, admitted, ended, record
+from tests.support.journal_records import admit, admitted, ended, record
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEY = ExecutionKey("default", "r1")

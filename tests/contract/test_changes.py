@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.orchestrator.adapters.journal.changes import hub, notices
-from tests.contract.test_journal import admit, ended, happened, record
+from tests.support.journal_records import admit, ended, happened, record
 from tests.support.keys import execution, session
 
 LONG_S = 60.0

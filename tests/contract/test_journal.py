@@ -2,19 +2,15 @@
 
 import asyncio
 import sqlite3
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 
-import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import (
     Aborted,
     Conflict,
@@ -23,69 +19,18 @@ from pagantic_common.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from pagantic_common.domain.messages import Message, Role
-from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.adapters.journal.upkeep import owner_lock
-from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution.events import Event
-from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.replay import Admitted
-from services.orchestrator.core.execution.run import Transition
-from services.orchestrator.core.model.request import Mode, Request
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,
-    ExecutionRecord,
     UsageTotal,
-    Write,
 )
+from tests.support.journal_records import SAID, TURN, admit, admitted, ended, happened, record, sequences
 from tests.support.keys import execution, session
-
-NOW = SystemClock().now()
-SAID = Inferred(InferenceOutput("hello", FinishReason.STOP))
-TURN = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello"))
-
-
-def record(request_id="r", **fields):
-    fields = {"session_id": "", "trace_id": "0" * 32, "mode": Mode.CHAT, "fingerprint": "f"} | fields
-    return ExecutionRecord(request_id=request_id, started_at=NOW, state=State.INIT, entered_at=NOW, attempt=1, **fields)
-
-
-def admitted(request_id="r", session_id=""):
-    return Admitted(Request(request_id, Mode.CHAT, (Message(Role.USER, "hi"),), session_id=session_id))
-
-
-def event(sequence):
-    return Event(
-        correlation=CorrelationContext(request_id="x"),
-        sequence=sequence,
-        timestamp=NOW,
-        layer="orchestrator",
-        action="lifecycle.transition",
-        attempt=1,
-        payload=Transition(None, State.INIT, 1, "admitted"),
-    )
-
-
-def happened(one, *sequences):
-    return Write(one, events=tuple(event(sequence) for sequence in sequences))
-
-
-def ended(one, *sequences, turn=(), used=None):
-    response = Response(one.request_id, one.session_id, content="hello")
-    done = replace(one, state=State.COMPLETE, response=response)
-    return Write(done, tuple(event(sequence) for sequence in sequences), turn=turn, used=used)
-
-
-async def admit(journal, request_id="r", *, takes_turn=False, **fields):
-    one = record(request_id, **fields)
-    return await journal.admit(one, admitted(request_id, one.session_id), takes_turn=takes_turn)
 
 
 @contextmanager
@@ -94,10 +39,6 @@ def opened(database_url):
     with engine.begin() as db:
         yield db
     engine.dispose()
-
-
-async def sequences(journal, request_id):
-    return [one.sequence for one in await journal.timeline(execution(request_id))]
 
 
 async def test_an_execution_is_kept_with_its_events_entries_and_response(journal):
@@ -191,147 +132,6 @@ async def test_a_database_that_fails_in_the_middle_of_a_write_is_unavailable_and
         assert "the journal's database does not answer" in str(one)
     await journal.write(happened(record(), 1))
     assert await sequences(journal, "r") == [1]
-
-
-async def test_one_process_at_a_time_is_an_owner(journals, monkeypatch):
-    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
-    first = await journals("a")
-    await admit(first)
-    with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
-        await journals("a")
-    assert not (await first.get(execution("r"))).is_interrupted
-    await first.close()
-    again = await journals("a")
-    assert (await again.get(execution("r"))).is_interrupted
-
-
-def cut_locks(url):
-    """End the connections that hold owners' locks, as a failover does."""
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database ON database = pg_database.oid"
-            " WHERE locktype = 'advisory' AND datname = current_database()"
-        )
-
-
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-async def test_an_owner_takes_its_lock_again_after_a_failover(journals, database_url, monkeypatch):
-    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
-    first = await journals("a")
-    cut_locks(database_url)
-    assert (await first.beat()).beats["a"] == 2
-    with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
-        await journals("a")
-
-
-def test_a_lock_that_was_out_of_reach_for_long_may_be_refused_once(postgres, monkeypatch):
-    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.1)
-    engine = create_engine(check_url(postgres))
-    lock, taken = OwnerLock(engine, "a"), iter([OperationalError("", None, Exception()), False, True])
-
-    def take():
-        lock._session, outcome = None, next(taken)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    monkeypatch.setattr(lock, "_take_session", take)
-    lock.release()
-    with pytest.raises(OperationalError):
-        lock.hold()
-    time.sleep(0.2)
-    with pytest.raises(Unavailable):
-        lock.hold()
-    lock.hold()
-    engine.dispose()
-
-
-def test_a_lock_is_asked_for_again_until_it_is_held_and_after_each_new_connection(postgres, monkeypatch):
-    engine = create_engine(check_url(postgres))
-    lock, asked = OwnerLock(engine, "a"), []
-    lock.hold()
-    lock.release()
-    other = OwnerLock(engine, "a")
-    for _ in range(3):
-        with pytest.raises(Unavailable, match="not yet taken again"):
-            lock.hold_if_doubtful()
-    other.release()
-    hold = lock._hold
-
-    def hold_while_another_one_connects():
-        asked.append(hold())
-        if len(asked) == 1:
-            engine.connect().invalidate()
-            engine.connect().close()
-
-    monkeypatch.setattr(lock, "_hold", hold_while_another_one_connects)
-    for _ in range(3):
-        lock.hold_if_doubtful()
-    assert len(asked) == 2
-    lock.release()
-    engine.dispose()
-
-
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-async def test_an_owner_whose_name_was_taken_is_told_so_with_its_beats(journals, database_url, monkeypatch):
-    monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
-    first = await journals("a")
-    cut_locks(database_url)
-    await journals("a")
-    with pytest.raises(Unavailable, match="lost"):
-        await first.beat()
-    with pytest.raises(Unavailable, match="nothing is written"):
-        await admit(first, "late")
-    await asyncio.sleep(0.4)
-    with pytest.raises(PreconditionFailed, match="another orchestrator runs as 'a'"):
-        await first.beat()
-
-
-async def test_what_an_owner_ran_is_interrupted_when_it_comes_back_and_one_may_claim_it(journals):
-    first = await journals("a")
-    await admit(first, "mine", mode=Mode.PLAN)
-    await admit(first, "done", mode=Mode.PLAN)
-    await first.write(ended(record("done", mode=Mode.PLAN)))
-    other = await journals("b")
-    assert await other.interrupted(with_plans=True) == []
-    assert not await other.claim(execution("mine"))
-    await first.close()
-    again = await journals("a")
-    assert await again.interrupted(with_plans=True) == [execution("mine")]
-    assert sorted(await asyncio.gather(again.claim(execution("mine")), other.claim(execution("mine")))) == [False, True]
-
-
-async def test_an_owner_that_was_taken_for_dead_cannot_write_to_what_was_taken_over(journals):
-    dead, alive = await journals("a"), await journals("b")
-    await admit(dead)
-    await dead.write(happened(record(), 1))
-    beats = (await alive.beat()).beats
-    assert not await alive.interrupt("a", beats["a"] - 1), "it has beaten since"
-    await dead.write(happened(record(), 2))
-    assert await alive.interrupt("a", beats["a"])
-    assert not await alive.interrupt("a", beats["a"]), "only one takes over"
-    with pytest.raises(Conflict, match="another orchestrator's"):
-        await dead.write(happened(record(), 3))
-    assert await alive.claim(execution("r"))
-    await alive.write(happened(record(), 3))
-    with pytest.raises(Conflict):
-        await dead.write(ended(record(), 4))
-    await alive.write(ended(record(), 4))
-    with pytest.raises(Conflict):
-        await alive.write(happened(record(), 5))
-    assert await sequences(alive, "r") == [1, 2, 3, 4]
-
-
-async def test_beats_count_up_and_bring_what_is_to_be_cancelled(journals):
-    one, other = await journals("a"), await journals("b")
-    await admit(one)
-    before = await one.beat()
-    assert before.to_cancel == ()
-    await other.request_cancel(execution("r"))
-    after = await one.beat()
-    assert after.to_cancel == (execution("r"),)
-    assert after.beats["a"] == before.beats["a"] + 1
-    assert (await other.beat()).to_cancel == ()
 
 
 async def test_a_conversation_grows_by_turns_and_goes_with_all_it_has(journal):

@@ -17,7 +17,8 @@ from services.orchestrator.adapters.journal.stores import conversations
 from services.orchestrator.adapters.journal.upkeep import purge as journal_purge
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import UsageTotal, Write
-from tests.contract.test_journal import TURN, admit, ended, happened, opened, record, totals_of
+from tests.contract.test_journal import opened, totals_of
+from tests.support.journal_records import TURN, admit, ended, happened, record
 from tests.support.keys import execution, session
 
 

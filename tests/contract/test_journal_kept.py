@@ -8,7 +8,7 @@ from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import Aborted, InvalidRequest, NotFound, PreconditionFailed
 from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.request_check import MAX_METADATA_BYTES
-from tests.contract.test_journal import TURN, admit, admitted, ended, happened, record
+from tests.support.journal_records import TURN, admit, admitted, ended, happened, record
 from tests.support.keys import execution, session
 
 

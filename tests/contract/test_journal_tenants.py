@@ -19,7 +19,7 @@ from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import SessionRecord, UsageTotal
 from services.orchestrator.ports.page import Page
-from tests.contract.test_journal import TURN, admit, ended, event, happened, record
+from tests.support.journal_records import TURN, admit, ended, event, happened, record
 from tests.support.keys import execution, session
 from tests.support.orchestrator_app import journal_url
 

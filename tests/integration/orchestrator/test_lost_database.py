@@ -20,8 +20,8 @@ from services.orchestrator.__main__ import open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.journal.upkeep import owner_lock
 from services.orchestrator.settings import OrchestratorSettings
-from tests.contract.test_journal import admit, happened, record, sequences
 from tests.integration.orchestrator.test_readiness import Constraint, health_of, silence, until
+from tests.support.journal_records import admit, happened, record, sequences
 from tests.support.keys import execution
 from tests.support.needs import POSTGRESQL, skip_without
 from tests.support.orchestrator_app import execute, system_request

@@ -5,7 +5,7 @@ import pytest
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from tests.contract.test_changes import told, woken
-from tests.contract.test_journal import admit, happened, record
+from tests.support.journal_records import admit, happened, record
 from tests.support.keys import execution
 from tests.support.needs import PGBOUNCER, skip_without
 from tests.support.pgbouncer import find_pgbouncer, running_pgbouncer

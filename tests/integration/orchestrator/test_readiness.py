@@ -23,8 +23,8 @@ from services.orchestrator.__main__ import _journal_trouble, open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.ports.journal import MAX_STATE_BYTES
 from services.orchestrator.settings import OrchestratorSettings
-from tests.contract.test_journal import admit, ended, record
 from tests.support.doors import open_to_all
+from tests.support.journal_records import admit, ended, record
 from tests.support.keys import session
 from tests.support.ports import free_ports
 from tests.support.scripted_peers import ScriptedInference, served

@@ -9,7 +9,7 @@ from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.core.execution.events import AttemptDiscarded, ContentDelta
 from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
-from tests.contract.test_journal import record
+from tests.support.journal_records import record
 
 
 class Slow:
