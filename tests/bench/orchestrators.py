@@ -1,6 +1,7 @@
 """How many requests 1 to 4 orchestrators answer on one PostgreSQL: `python -m tests.bench.orchestrators`.
 
-The inference answers at once, in a process of its own. The processor time of each part tells why it stops growing.
+The inference answers at once, in a process of its own. The processor time of each part tells why it stops growing,
+and what a request costs.
 """
 
 from __future__ import annotations
@@ -31,13 +32,24 @@ from tests.support.postgres import find_programs, running_postgres
 GROWTH = 1.1  # less is none
 BUSY = 0.9  # of a core, or of all cores
 WARM_UP_S = 2.0
+PARTS = ("orchestrators", "PostgreSQL")
 
 
 class Run(NamedTuple):
-    """Requests per second, and the cores that each part used; others are processes that have no part in it."""
+    """Requests per second, the cores that each part used, and the bytes that the database wrote for a request.
+
+    "Others" are processes that have no part in it.
+    """
 
     per_s: float
     cores: dict[str, float]
+    stored_bytes: float
+    log_bytes: float
+
+    def cost(self) -> str:
+        """Return what a request cost the parts that a system has."""
+        times = ", ".join(f"{self.cores[name] / self.per_s * 1000:.1f} ms of {name}" for name in PARTS)
+        return f"{times}; {self.stored_bytes / 1024:.1f} KiB stored, {self.log_bytes / 1024:.1f} KiB of log"
 
 
 def _options() -> argparse.Namespace:
@@ -69,6 +81,16 @@ def _postgres(url: str) -> psutil.Process:
     return psutil.Process(int((Path(row[0] if row else "") / "postmaster.pid").read_text().split()[0]))
 
 
+def _written(url: str) -> tuple[int, int]:
+    """Return the bytes of the database, and of all that its write-ahead log has had."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            "SELECT pg_database_size(current_database()), pg_current_wal_lsn() - '0/0'::pg_lsn"
+        ).fetchone()
+    stored, log = row or (0, 0)
+    return int(stored), int(log)
+
+
 async def _load(stubs: Sequence[Any], clients: int, seconds: float) -> float:
     """Return the requests per second of all callers together."""
     count, end_s = 0, time.monotonic() + seconds
@@ -88,20 +110,25 @@ async def _load(stubs: Sequence[Any], clients: int, seconds: float) -> float:
 
 
 async def _run(
-    addresses: Sequence[str], parts: Callable[[], dict[str, list[psutil.Process]]], clients: int, seconds: float
+    addresses: Sequence[str],
+    parts: Callable[[], dict[str, list[psutil.Process]]],
+    written: Callable[[], tuple[int, int]],
+    options: argparse.Namespace,
 ) -> Run:
     async with AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(grpc.aio.insecure_channel(address)) for address in addresses]
         stubs = [orchestrator_service_pb2_grpc.OrchestratorServiceStub(one) for one in channels]  # type: ignore[no-untyped-call]
-        await _load(stubs, clients, WARM_UP_S)
-        found = parts()
+        await _load(stubs, options.clients, WARM_UP_S)
+        found, (stored, log) = parts(), written()
         before, started_s = {name: _cpu_s(some) for name, some in found.items()}, time.monotonic()
         idle_s = psutil.cpu_times().idle
-        per_s = await _load(stubs, clients, seconds)
+        per_s = await _load(stubs, options.clients, options.seconds)
         took_s = time.monotonic() - started_s
         cores = {name: (_cpu_s(some) - before[name]) / took_s for name, some in found.items()}
         busy = (os.cpu_count() or 1) - (psutil.cpu_times().idle - idle_s) / took_s
-        return Run(per_s, {**cores, "others": max(0.0, busy - sum(cores.values()))})
+        count, (stored_then, log_then) = per_s * took_s, written()
+        cores["others"] = max(0.0, busy - sum(cores.values()))
+        return Run(per_s, cores, (stored_then - stored) / count, (log_then - log) / count)
 
 
 def _measure(count: int, inference: subprocess.Popen[str], address: str, options: argparse.Namespace) -> Run:
@@ -132,7 +159,7 @@ def _measure(count: int, inference: subprocess.Popen[str], address: str, options
                 "load": [psutil.Process()],
             }
 
-        return asyncio.run(_run([address for address, _ in started], parts, options.clients, options.seconds))
+        return asyncio.run(_run([address for address, _ in started], parts, lambda: _written(url), options))
 
 
 def _cause(count: int, run: Run) -> str:
@@ -166,6 +193,7 @@ def main() -> None:
         finally:
             inference.terminate()
     stop = next((index for index in range(1, len(runs)) if runs[index].per_s < GROWTH * runs[index - 1].per_s), None)
+    print(f"a request costs {runs[0].cost()}")  # noqa: T201
     if stop is None:
         print(f"it grows up to {len(runs)}")  # noqa: T201
     else:

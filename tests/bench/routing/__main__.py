@@ -1,7 +1,7 @@
 """`python -m tests.bench.routing simulate|measure`: first tokens and computed tokens of each policy.
 
-`measure` needs Linux, whose loopback interface has every address of 127.0.0.0/8. ENVOY and SMG name the programs; with
-SMG, TOKENIZER names the folder of the model's tokenizer.
+`measure` needs Linux, whose loopback interface has every address of 127.0.0.0/8. ENVOY and SMG name the programs, and
+each caller has one of its own; with SMG, TOKENIZER names the folder of the model's tokenizer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from tests.bench.routing.simulated_replica import Costs, Room
 from tests.bench.routing.simulation import Result, Simulation
 
 REPLICAS = 3
-CALLERS = 2
 PORT = 50752
 PROXY_PORT = 50780
+PROXY_START_S = 8.0
 STEP_S, TOKEN_S = 0.01, 0.001
 POLICIES: dict[str, Callable[[int, int], Policy]] = {
     "round_robin": RoundRobin,
@@ -53,14 +53,14 @@ def main() -> None:
     names = arguments.policies.split(",")
     if arguments.mode == "simulate":
         for name in names:
-            _print(name, simulate(name, shape, arguments.seed))
+            _print(name, simulate(name, shape, arguments.seed, arguments.callers))
     else:
         asyncio.run(measure(names, shape, arguments))
 
 
-def simulate(name: str, shape: LoadShape, seed: int) -> Result:
+def simulate(name: str, shape: LoadShape, seed: int, callers: int = 2) -> Result:
     """Return what a load meets with a policy, in virtual time."""
-    policies = [POLICIES[name](REPLICAS, caller) for caller in range(CALLERS)]
+    policies = [POLICIES[name](REPLICAS, caller) for caller in range(callers)]
     costs = Costs(STEP_S, TOKEN_S)
     simulation = Simulation(arrivals_of(shape, seed), policies, REPLICAS, room=Room(), costs=costs)
     return simulation.run(has_news=name == "ours")
@@ -100,36 +100,35 @@ async def _senders(
 ) -> AsyncIterator[list[measured.Sender]]:
     if name in ("ours", "ours_without_news"):
         interval_s = 0.25 if name == "ours" else 60.0
-        opened: AbstractAsyncContextManager[list[measured.Sender]] = measured.routed_senders(
-            addresses, CALLERS, interval_s
-        )
-    elif name == "round_robin":
-        opened = measured.grpc_senders(f"ipv4:{','.join(addresses)}", CALLERS)
-    elif name == "cache_aware":
-        command = [arguments.smg, "launch", "--host", "127.0.0.1", "--port", str(PROXY_PORT), "--backend", "vllm"]
-        command += ["--policy", "cache_aware", "--prometheus-port", str(PROXY_PORT + 1)]
-        command += ["--worker-urls", *(f"grpc://{address}" for address in addresses)]
-        opened = measured.http_senders(f"http://127.0.0.1:{PROXY_PORT}/v1/chat/completions", CALLERS)
-        opened = _behind(command, folder, opened)
-    else:
-        policy = {"least_requests": "LEAST_REQUEST", "ring_hash": "RING_HASH"}[name]
-        config = folder / "envoy.json"
-        config.write_text(cluster.envoy_config(addresses, PROXY_PORT, policy))
-        command = [arguments.envoy, "-c", str(config), "--base-id", "7", "-l", "warning", "--concurrency", "1"]
-        opened = _behind(command, folder, measured.grpc_senders(f"127.0.0.1:{PROXY_PORT}", CALLERS))
-    async with opened as senders:
-        yield senders
-
-
-@asynccontextmanager
-async def _behind(
-    command: list[str], folder: Path, opened: AbstractAsyncContextManager[list[measured.Sender]]
-) -> AsyncIterator[list[measured.Sender]]:
-    """Yield the callers of a proxy, which runs meanwhile."""
-    with cluster.running(command, {}, folder / "proxy.log"):
-        await asyncio.sleep(8.0)
-        async with opened as senders:
+        routed = measured.routed_senders(addresses, arguments.callers, interval_s)
+        async with routed as senders:
             yield senders
+    elif name == "round_robin":
+        async with measured.grpc_senders([f"ipv4:{','.join(addresses)}"] * arguments.callers) as senders:
+            yield senders
+    else:
+        ports = [PROXY_PORT + 2 * caller for caller in range(arguments.callers)]
+        with ExitStack() as stack:
+            for port in ports:
+                command = _proxy(name, port, addresses, folder, arguments)
+                stack.enter_context(cluster.running(command, {}, folder / f"proxy-{port}.log"))
+            await asyncio.sleep(PROXY_START_S)
+            hosts = [f"127.0.0.1:{port}" for port in ports]
+            opened = measured.http_senders(hosts) if name == "cache_aware" else measured.grpc_senders(hosts)
+            async with opened as senders:
+                yield senders
+
+
+def _proxy(name: str, port: int, addresses: list[str], folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """Return the command of a proxy, which also takes the port after its own."""
+    if name == "cache_aware":
+        command = [arguments.smg, "launch", "--host", "127.0.0.1", "--port", str(port), "--backend", "vllm"]
+        command += ["--policy", "cache_aware", "--prometheus-port", str(port + 1)]
+        return [*command, "--worker-urls", *(f"grpc://{address}" for address in addresses)]
+    policy = {"least_requests": "LEAST_REQUEST", "ring_hash": "RING_HASH"}[name]
+    config = folder / f"envoy-{port}.json"
+    config.write_text(cluster.envoy_config(addresses, port, policy))
+    return [arguments.envoy, "-c", str(config), "--base-id", str(port), "-l", "warning", "--concurrency", "1"]
 
 
 def _print(name: str, result: Result, failed: int = 0) -> None:
@@ -153,6 +152,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policies", default="round_robin,ours,ours_without_news")
     parser.add_argument("--real", action="store_true", help="the engine computes, instead of taking its time")
+    parser.add_argument("--callers", type=int, default=2, help="orchestrators, or proxies with a caller each")
     parser.add_argument("--envoy", default="envoy")
     parser.add_argument("--smg", default="smg")
     parser.add_argument("--tokenizer", default="", help="folder of the tokenizer, which SMG needs")

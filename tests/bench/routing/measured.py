@@ -71,19 +71,18 @@ class RoutedSender:
 class HttpSender:
     """Calls a server of OpenAI's API."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
-        self._url = url
         self._model = ""
 
     async def first_token(self, arrival: Arrival, prompt: Prompt) -> float:
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
         if not self._model:
-            models = (await self._client.get(self._url.replace("chat/completions", "models"))).json()
+            models = (await self._client.get("/models")).json()
             self._model = models["data"][0]["id"]
         body = {"model": self._model, "messages": messages, "max_tokens": arrival.output_tokens, "stream": True}
         first_s = 0.0
-        async with self._client.stream("POST", self._url, json={**body, "temperature": 0}) as response:
+        async with self._client.stream("POST", "/chat/completions", json={**body, "temperature": 0}) as response:
             response.raise_for_status()
             async for line in response.aiter_lines():
                 if not first_s and line.startswith("data: {"):
@@ -184,12 +183,12 @@ COMPUTED = "pagantic_inference_computed_tokens_total"
 
 
 @asynccontextmanager
-async def grpc_senders(address: str, count: int) -> AsyncIterator[list[Sender]]:
-    """Yield callers of an address."""
+async def grpc_senders(addresses: Sequence[str]) -> AsyncIterator[list[Sender]]:
+    """Yield a caller of each address."""
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(open_channel(address, max_message_bytes=MAX_MESSAGE_BYTES))
-            for _ in range(count)
+            for address in addresses
         ]
         yield [GrpcSender(channel) for channel in channels]
 
@@ -218,11 +217,14 @@ async def routed_senders(addresses: Sequence[str], count: int, interval_s: float
 
 
 @asynccontextmanager
-async def http_senders(url: str, count: int) -> AsyncIterator[list[Sender]]:
-    """Yield callers of a server of OpenAI's API."""
+async def http_senders(hosts: Sequence[str]) -> AsyncIterator[list[Sender]]:
+    """Yield a caller of each server of OpenAI's API."""
     async with AsyncExitStack() as stack:
         limits = httpx.Limits(max_connections=None)
         clients = [
-            await stack.enter_async_context(httpx.AsyncClient(timeout=CALL_S, limits=limits)) for _ in range(count)
+            await stack.enter_async_context(
+                httpx.AsyncClient(base_url=f"http://{host}/v1", timeout=CALL_S, limits=limits)
+            )
+            for host in hosts
         ]
-        yield [HttpSender(client, url) for client in clients]
+        yield [HttpSender(client) for client in clients]
