@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -21,12 +21,13 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback
+from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback, local_address
 from pagantic_common.settings.names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class Auth(StrEnum):
@@ -219,7 +220,7 @@ class InnerSettings(ServiceSettings):
 
 
 class CallerSettings(ServiceSettings):
-    """The settings of every service that calls others."""
+    """The settings of every service that calls others; each of them calls inference."""
 
     connect_patience_s: float = Field(
         10.0,
@@ -228,13 +229,24 @@ class CallerSettings(ServiceSettings):
         allow_inf_nan=False,
         description="how long a call waits for a service that starts or restarts, within its deadline",
     )
+    inference_address: str = Field(
+        local_address("inference"),
+        min_length=1,
+        description="address of the inference service; dns:///host:port is all of its replicas",
+    )
+    model_pools: dict[NonEmpty, NonEmpty] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="models that other inference services serve, as JSON: alias to the service's address",
+    )
 
 
-# Services can share every setting but the ports: two services cannot listen on one port.
+# Services can share every setting but the ports, as two services cannot listen on one port, and addresses.
 SHARED_SETTINGS = frozenset(CallerSettings.model_fields | InnerSettings.model_fields) - {
     "port",
     "metrics_port",
     "admin_port",
+    "inference_address",
 }
 
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from pagantic.constraint.v1 import constraint_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.rpc.access.tls.service_callers import guard_of
+from pagantic_common.rpc.inference.pools import open_pools
 from pagantic_common.rpc.process.program import Program
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.process_workers import ProcessWorkers
@@ -30,14 +30,14 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
     grammars = GrammarFolder(settings.grammars_folder)
     async with (
         ProcessWorkers(settings.worker_limits(Work.__module__)) as workers,
-        open_service_channel(settings.inference_address, settings) as channel,
+        open_pools(settings) as pools,
     ):
         constraints = Constraints(
             Work(settings.limits, settings.repair_strategies),
             workers,
             cache_bytes=settings.compile_cache_mib * MIB,
             grammars=grammars,
-            judge=InferenceJudge(channel, settings.judge_timeout_s, settings.connect_patience_s),
+            judge=InferenceJudge(pools, settings.judge_timeout_s),
             clock=SystemClock(),
         )
         servicer = ConstraintServicer(constraints)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, ImportString
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.domain.defaults import PORTS, local_address
+from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import CallerSettings, InnerSettings
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
@@ -34,9 +34,6 @@ class ConstraintSettings(InnerSettings, CallerSettings):
     workers: int = Field(2, ge=1, le=256, description="processes that do such work")
     queue_capacity: int = Field(256, ge=1, description="pieces of work that wait for a process; more are refused")
     compile_cache_mib: int = Field(64, ge=1, description="memory for compiled sources that are kept, in MiB")
-    inference_address: str = Field(
-        local_address("inference"), min_length=1, description="host:port of the inference service"
-    )
     judge_timeout_s: float = Field(
         60.0, gt=0, allow_inf_nan=False, description="time for one verdict of the semantic stage"
     )

@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.rpc.access.tls.service_callers import guard_of
+from pagantic_common.rpc.inference.pools import open_pools
 from pagantic_common.rpc.process.program import Program
 from services.context.adapters.store.access import StoreAccess
 from services.context.app.embedding import BackgroundEmbedding
@@ -31,11 +31,11 @@ async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registra
     # Searches run beside each other, and a product that is shared among the cores waits for the busiest of them.
     one_core = threadpool_limits(limits=1, user_api="blas")
     with one_core, closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
-        async with open_service_channel(settings.inference_address, settings) as channel:
-            embedding = make_embedding(settings, access, channel)
+        async with open_pools(settings) as pools:
+            embedding = make_embedding(settings, access, pools)
             guard = guard_of("context", settings)
             async with open_readers(settings) as readers, _running(embedding):
-                servicer = make_servicer(settings, access, channel, embedding, readers)
+                servicer = make_servicer(settings, access, pools, embedding, readers)
                 add_to = partial(pb_grpc.add_ContextServiceServicer_to_server, servicer)
                 yield [Registration(SERVICE_NAME, add_to, SCOPES, guard, why_not_ready=access.why_not_ready)]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
+from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS
 from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.context.core.document import CollectionDefaults, IngestBounds, Prefixes
@@ -41,9 +41,6 @@ class ContextSettings(InnerSettings, CallerSettings):
     store_url: str = Field(
         "",
         description="database of the collections, sqlite:///PATH or postgresql://…; empty is a file in the data folder",
-    )
-    inference_address: str = Field(
-        local_address("inference"), min_length=1, description="host:port of the inference service"
     )
     inference_timeout_s: float = Field(10.0, gt=0, description="time for one count of tokens")
     embedding_model: str = Field(

@@ -199,6 +199,7 @@ class InferenceSettings(InnerSettings):
             if twice := sorted(taken & set(aliases)):
                 raise ValueError(f"alias {twice[0]!r} is in two of MODELS, REMOTES and ROUTES: rename one of them")
             taken |= set(aliases)
-        if not self.has_own_model and self.default_model not in taken:
+        has_choice = bool(taken or self.default_model or self.embedding_model != BUNDLED)
+        if not self.has_own_model and has_choice and self.default_model not in taken:
             raise ValueError("MODEL_PATH is none: set DEFAULT_MODEL to an alias of MODELS, REMOTES or ROUTES")
         return self

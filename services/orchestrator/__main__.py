@@ -34,9 +34,9 @@ from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorSer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.access import read_access
 from services.orchestrator.wiring.identity import open_identity
+from services.orchestrator.wiring.inference import open_inference
 from services.orchestrator.wiring.journal import open_journal
 from services.orchestrator.wiring.limits import limits_of
-from services.orchestrator.wiring.replicas import open_replicas
 from services.orchestrator.wiring.services import (
     channels_of,
     open_budgets,
@@ -57,9 +57,9 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
-        replicas = await stack.enter_async_context(open_replicas(settings))
+        inference = await stack.enter_async_context(open_inference(settings, channels[0]))
         services = services_of(
-            settings, channels, journal, journal, prompts=prompts, custom_steps=custom_steps, replicas=replicas
+            settings, inference, channels[1:], journal, journal, prompts=prompts, custom_steps=custom_steps
         )
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))

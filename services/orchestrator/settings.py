@@ -88,9 +88,6 @@ class OrchestratorSettings(CallerSettings):
         400 * 86_400.0, gt=0, allow_inf_nan=False, description="how long records of the audit are kept"
     )
     port: int = Field(50051, ge=0, le=65535, description="port to listen on")
-    inference_address: str = Field(
-        "127.0.0.1:50052", description="address of the inference service; dns:///host:port is all of its replicas"
-    )
     inference_routing: Routing = Field(
         Routing.ESTIMATE,
         description="who gets an inference: estimate, the replica that is likely to answer first, or round_robin",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS, local_address
+from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS
 from pagantic_common.settings import CallerSettings, InnerSettings
 from services.rerank.core.policy import MAX_SCORERS, MAX_WEIGHT
 
@@ -18,9 +18,6 @@ class RerankSettings(InnerSettings, CallerSettings):
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_RERANK_", frozen=True, extra="ignore")
 
     port: int = Field(PORTS["rerank"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    inference_address: str = Field(
-        local_address("inference"), min_length=1, description="host:port of the inference service"
-    )
     embedding_model: str = Field(
         EMBEDDING_MODEL, description="model of the scorer embedding and of diversity, an alias of the inference service"
     )

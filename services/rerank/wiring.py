@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import grpc
-
+from pagantic_common.rpc.inference.pools import InferencePools
 from services.rerank.adapters.custom_scorers import load_scorers
 from services.rerank.adapters.inference_models import InferenceModels
 from services.rerank.app.cross_encoder import CrossEncoderScorer
@@ -14,9 +13,9 @@ from services.rerank.app.reranking import Reranking
 from services.rerank.settings import RerankSettings
 
 
-def make_reranking(settings: RerankSettings, channel: grpc.aio.Channel) -> Reranking:
+def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking:
     """Make the use-case; raises InvalidRequest for a wrong custom or default scorer."""
-    models = InferenceModels(channel, settings.inference_timeout_s, settings.connect_patience_s)
+    models = InferenceModels(pools, settings.inference_timeout_s)
     options = ProbabilityOptions(settings.model, settings.chunk_chars, settings.chunks_at_once)
     embedding = EmbeddingScorer(models, settings.embedding_model)
     built_in = [

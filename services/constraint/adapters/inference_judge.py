@@ -5,17 +5,14 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 
-import grpc
-
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
-from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.messages import message_to_proto, usage_from_proto
 from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.grammar.engine_text import engine_text_of_schema
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.inference.pools import InferencePools
 from services.constraint.core.judgement import (
     VERDICT_SCHEMA,
     Verdict,
@@ -32,9 +29,8 @@ class InferenceJudge:
     The model decodes without randomness and under the schema of a verdict, so a complete answer is always a verdict.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
-        self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-        self._peer = Peer("inference", channel, patience_s=patience_s)
+    def __init__(self, pools: InferencePools, timeout_s: float) -> None:
+        self._pools = pools
         self._timeout_s = timeout_s
         self._engine_text = engine_text_of_schema(VERDICT_SCHEMA)
 
@@ -62,7 +58,8 @@ class InferenceJudge:
 
     async def _answer(self, request: pb.InferRequest) -> tuple[str, TokenUsage]:
         texts: list[str] = []
-        async with aclosing(self._peer.call_stream(self._stub.Infer, request, self._timeout_s)) as responses:
+        pool = self._pools.of(request.model)
+        async with aclosing(pool.peer.call_stream(pool.stub.Infer, request, self._timeout_s)) as responses:
             async for response in responses:
                 match response.WhichOneof("event"):
                     case "delta":

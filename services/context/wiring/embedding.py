@@ -1,13 +1,12 @@
-"""Makes what embeds: queries in the name of their callers, and chunks in the background."""
+"""Makes what embeds chunks in the background."""
 
 from __future__ import annotations
 
 import time
 
-import grpc
-
 from pagantic_common.rpc.access.tenant_tokens import TenantTokens, read_signing_key
-from pagantic_common.rpc.inference_embedder import InferenceEmbedder
+from pagantic_common.rpc.inference.embedder import InferenceEmbedder
+from pagantic_common.rpc.inference.pools import InferencePools
 from pagantic_common.rpc.peer import Credentials, pass_on
 from pagantic_common.telemetry.clock import SystemClock
 from services.context.adapters.store.access import StoreAccess
@@ -18,24 +17,15 @@ from services.context.settings import ContextSettings
 LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few where texts are too long
 
 
-def make_embedding(settings: ContextSettings, access: StoreAccess, channel: grpc.aio.Channel) -> BackgroundEmbedding:
+def make_embedding(settings: ContextSettings, access: StoreAccess, pools: InferencePools) -> BackgroundEmbedding:
     """Make the background embedding of the store's chunks."""
     lease_s = LEASE_TIMEOUTS * settings.embedding_timeout_s
     return BackgroundEmbedding(
         SqlEmbeddings(access, SystemClock(), lease_s),
-        make_embedder(settings, channel, _background_credentials(settings)),
+        InferenceEmbedder(pools.with_credentials(_background_credentials(settings)), settings.embedding_timeout_s),
         settings.defaults,
         settings.embedding_pause_s,
         time.monotonic,
-    )
-
-
-def make_embedder(
-    settings: ContextSettings, channel: grpc.aio.Channel, credentials: Credentials = pass_on
-) -> InferenceEmbedder:
-    """Make the adapter of the inference service's Embed."""
-    return InferenceEmbedder(
-        channel, settings.embedding_timeout_s, settings.connect_patience_s, credentials=credentials
     )
 
 

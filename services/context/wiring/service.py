@@ -1,9 +1,9 @@
-"""Makes the servicer of an open store and a channel to the inference service."""
+"""Makes the servicer of an open store and the channels to the inference service."""
 
 from __future__ import annotations
 
-import grpc
-
+from pagantic_common.rpc.inference.embedder import InferenceEmbedder
+from pagantic_common.rpc.inference.pools import InferencePools
 from services.context.adapters.inference_token_counter import InferenceTokenCounter
 from services.context.adapters.store.access import StoreAccess
 from services.context.app.building import ContextBuilding
@@ -11,7 +11,6 @@ from services.context.app.embedding import BackgroundEmbedding
 from services.context.app.verification import Verification
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
-from services.context.wiring.embedding import make_embedder
 from services.context.wiring.files import FileReaders
 from services.context.wiring.library import make_library
 from services.context.wiring.search import Search
@@ -20,13 +19,13 @@ from services.context.wiring.search import Search
 def make_servicer(
     settings: ContextSettings,
     access: StoreAccess,
-    channel: grpc.aio.Channel,
+    pools: InferencePools,
     embedding: BackgroundEmbedding,
     readers: FileReaders,
 ) -> ContextServicer:
     """Make the servicer."""
-    counter = InferenceTokenCounter(channel, settings.inference_timeout_s, settings.connect_patience_s)
-    embedder = make_embedder(settings, channel)
+    counter = InferenceTokenCounter(pools, settings.inference_timeout_s)
+    embedder = InferenceEmbedder(pools, settings.embedding_timeout_s)
     search = Search(access, embedder, settings.max_index_bytes)
     library = make_library(settings, access, counter, embedder)
     return ContextServicer(

@@ -12,9 +12,11 @@ MIB = 1024 * 1024
 
 
 def make_models(settings: InferenceSettings, loader: ModelLoader) -> Models:
-    """Return all models, none of which is loaded; raises InvalidRequest for a default model that is not there."""
+    """Return all models, none of which is loaded; raises InvalidRequest for a default model that is not there, or no model."""
     elsewhere = Elsewhere(settings, [spec.info for spec in loader.specs])
     specs = [*loader.specs, *elsewhere.specs, *loader.bundled]
+    if not specs:
+        raise InvalidRequest("MODEL_PATH is none, and the embedding model is not installed: there is no model to serve")
     if settings.default_model:
         default = [spec for spec in specs if spec.info.name == settings.default_model]
         if not default:

@@ -16,8 +16,6 @@ from services.orchestrator.adapters.calibration_folder import read_calibrations
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_tools import GrpcTools
-from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
-from services.orchestrator.adapters.inference.replica_set import ReplicaSet
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
@@ -25,7 +23,7 @@ from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.budgets import BudgetStore
-from services.orchestrator.ports.services import CustomStep, PromptProvider, SummaryStore
+from services.orchestrator.ports.services import CustomStep, InferencePort, PromptProvider, SummaryStore
 from services.orchestrator.settings import OrchestratorSettings
 
 __all__ = ["channels_of", "open_budgets", "services_of", "within_budgets"]
@@ -60,19 +58,19 @@ def channels_of(settings: OrchestratorSettings) -> list[AbstractAsyncContextMana
 
 def services_of(
     settings: OrchestratorSettings,
+    inference: InferencePort,
     channels: Sequence[grpc.aio.Channel],
     summaries: SummaryStore,
     approvals: ApprovalStore,
     *,
     prompts: PromptProvider,
     custom_steps: Mapping[str, CustomStep],
-    replicas: ReplicaSet | None,
 ) -> Services:
-    """Return the services behind their channels, without budgets."""
-    inference, constraint, context, rerank, tools = channels
+    """Return the services, without budgets; the channels lead to constraint, context, rerank and tools."""
+    constraint, context, rerank, tools = channels
     patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
     return Services(
-        inference=GrpcInference(inference, patience_s, settings.busy_patience_s, credentials, replicas),
+        inference=inference,
         constraint=GrpcConstraint(constraint, patience_s, credentials),
         tools=GrpcTools(tools, patience_s, credentials),
         context=GrpcContext(context, rerank, patience_s, credentials),

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import grpc
-
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
-from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.ranking import Vectors
-from pagantic_common.rpc.inference_embedder import InferenceEmbedder
-from pagantic_common.rpc.peer import Peer
+from pagantic_common.rpc.inference.embedder import InferenceEmbedder
+from pagantic_common.rpc.inference.pools import InferencePools
 from services.rerank.ports import Continuation
 
 
@@ -25,10 +22,9 @@ class InferenceModels:
     Raises the errors of the inference service, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it cannot be reached.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, patience_s: float) -> None:
-        self._stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-        self._peer = Peer("inference", channel, patience_s=patience_s)
-        self._embedder = InferenceEmbedder(channel, timeout_s, patience_s)
+    def __init__(self, pools: InferencePools, timeout_s: float) -> None:
+        self._pools = pools
+        self._embedder = InferenceEmbedder(pools, timeout_s)
         self._timeout_s = timeout_s
 
     async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
@@ -39,16 +35,18 @@ class InferenceModels:
     async def score_pairs(self, model: str, query: str, texts: Sequence[str]) -> list[float]:
         """Return the score of each text with the query."""
         request = pb.ScorePairsRequest(model=model, query=query, texts=texts)
+        pool = self._pools.of(model)
         with _naming_the_address():
-            reply = await self._peer.call_unary(self._stub.ScorePairs, request, self._timeout_s)
+            reply = await pool.peer.call_unary(pool.stub.ScorePairs, request, self._timeout_s)
         return list(reply.scores)
 
     async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
         """Return each continuation's probability after the prompt, rendered by the model's template."""
         chat = generation_pb2.ChatPrompt(messages=map(message_to_proto, prompt))
         request = pb.ScoreRequest(model=model, chat=chat, continuations=continuations)
+        pool = self._pools.of(model)
         with _naming_the_address():
-            reply = await self._peer.call_unary(self._stub.Score, request, self._timeout_s)
+            reply = await pool.peer.call_unary(pool.stub.Score, request, self._timeout_s)
         return [Continuation(score.logprob, len(score.tokens)) for score in reply.scores]
 
 

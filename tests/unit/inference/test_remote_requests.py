@@ -147,7 +147,8 @@ def test_a_wrong_remote_is_named_with_its_field_and_without_secrets(monkeypatch,
     [
         ({"models": {"a": "/m"}, "remotes": {"a": REMOTE}}, "alias 'a' is in two"),
         ({"remotes": {"a": REMOTE}, "routes": {"a": {"models": ["a"]}}}, "alias 'a' is in two"),
-        ({"model_path": "none"}, "set DEFAULT_MODEL"),
+        ({"model_path": "none", "embedding_model": "none"}, "set DEFAULT_MODEL"),
+        ({"model_path": "none", "models": {"a": "/m"}}, "set DEFAULT_MODEL"),
         ({"model_path": "none", "default_model": "x", "remotes": {"a": REMOTE}}, "set DEFAULT_MODEL"),
         ({"routes": {"r": {"models": []}}}, "r.models"),
         ({"remotes": {"": REMOTE}}, "an alias is empty"),
@@ -156,6 +157,10 @@ def test_a_wrong_remote_is_named_with_its_field_and_without_secrets(monkeypatch,
 def test_wrong_aliases_end_the_start(settings, wrong):
     with pytest.raises(ValidationError, match=wrong):
         InferenceSettings(**settings)
+
+
+def test_a_service_may_have_the_embedding_model_alone():
+    assert not InferenceSettings(model_path="none").has_own_model
 
 
 def test_the_key_is_read_where_the_settings_say(monkeypatch, tmp_path):

@@ -1,0 +1,1 @@
+"""Calls of the inference service."""

@@ -1,0 +1,96 @@
+"""InferencePort over several inference services, each of which serves some of the models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry.logging import get_logger
+from services.orchestrator.core.execution.commands import Decide, Infer, Sample
+from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.ports.services import (
+    InferencePort,
+    PairScores,
+    QuestionScores,
+    Scores,
+    TokenCount,
+    Vectors,
+)
+
+log = get_logger(__name__)
+
+
+class PooledInference:
+    """Implements InferencePort: the alias of a call decides which service gets it.
+
+    Args:
+        default: The service of every alias that is not among the pools, and of the empty one.
+        pools: The services of the others, by alias.
+    """
+
+    def __init__(self, default: InferencePort, pools: Mapping[str, InferencePort]) -> None:
+        self._default = default
+        self._pools = pools
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
+    ) -> TokenCount:
+        """Count with the service of the model."""
+        return await self._of(model).count_tokens(messages, tools, texts, model)
+
+    async def list_models(self) -> Sequence[ModelInfo]:
+        """Return the models that can be reached under their aliases, those of the default service first.
+
+        A pool that does not answer is left out; raises what the default service raises.
+        """
+        others = {id(service): service for service in self._pools.values() if service is not self._default}
+        listed, *rest = await asyncio.gather(
+            self._default.list_models(), *(_models_of(service) for service in others.values())
+        )
+        models = [model for model in listed if self._of(model.name) is self._default]
+        for service, served in zip(others.values(), rest, strict=True):
+            models += [model for model in served if self._of(model.name) is service]
+        return models
+
+    def context_window(self, model: str) -> int:
+        """Return the last known context window of the model; 0 when unknown."""
+        return self._of(model).context_window(model)
+
+    def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+        """Stream from the service of the model."""
+        return self._of(hints.model).infer(command, hints)
+
+    def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+        """Stream from the service of the model."""
+        return self._of(hints.model).sample(command, hints)
+
+    async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
+        """Score with the model."""
+        return await self._of(hints.model).score(command, hints, continuations)
+
+    async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
+        """Ask the model."""
+        return await self._of(hints.model).decide(command, hints)
+
+    async def embed(self, texts: Sequence[str], model: str) -> Vectors:
+        """Embed with the model."""
+        return await self._of(model).embed(texts, model)
+
+    async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
+        """Score with the model."""
+        return await self._of(model).score_pairs(query, texts, model)
+
+    def _of(self, alias: str) -> InferencePort:
+        return self._pools.get(alias, self._default)
+
+
+async def _models_of(service: InferencePort) -> Sequence[ModelInfo]:
+    try:
+        return await service.list_models()
+    except PaganticError as error:
+        log.warning("an inference service does not list its models", error=str(error))
+        return ()
