@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 
 def make_models(settings: InferenceSettings, loader: ModelLoader) -> Models:
-    """Return all models, none of which is loaded; raises InvalidRequest for a default model that is not there, or no model."""
+    """Return all models, none of which is loaded; raises InvalidRequest for an unknown default model, or none."""
     elsewhere = Elsewhere(settings, [spec.info for spec in loader.specs])
     specs = [*loader.specs, *elsewhere.specs, *loader.bundled]
     if not specs:

@@ -346,7 +346,7 @@ async def test_an_answer_that_cannot_be_continued_is_lost_with_its_replica(then)
             await ask(inference)
 
 
-async def test_an_answer_is_continued_once():
+async def test_an_answer_is_continued_once_where_nobody_announced_the_loss():
     async def dying_again(_request):
         yield STARTED
         raise Unavailable("gone, too")
@@ -356,6 +356,49 @@ async def test_an_answer_is_continued_once():
         with pytest.raises(Unavailable, match="gone, too"):
             await ask(inference)
     assert sum(replica.calls for replica in replicas) == 2
+
+
+async def test_an_answer_is_continued_after_each_loss_that_was_announced():
+    leaving = [asyncio.Event() for _ in range(3)]
+
+    class Leaving(ScriptedInference):
+        """Ends its reports once it begins to answer, and then the answer, after a token more than was said."""
+
+        def __init__(self, number):
+            super().__init__(None, with_request=True)
+            self._number = number
+
+        async def WatchReplica(self, request, context):
+            yield pb.WatchReplicaResponse()
+            await leaving[self._number].wait()
+
+        async def Infer(self, request, context):
+            self.calls += 1
+            yield STARTED
+            said = list(request.said_tokens)
+            response = delta("hello"[: len(said) + 1])
+            response.delta.tokens.extend([*said, 1])
+            yield response
+            leaving[self._number].set()
+            await asyncio.sleep(0.3)
+            if len(said) < 2:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "it stops")
+            yield delta("hello"[len(said) + 1 :])
+            yield end()
+            yield COMPLETED
+
+    replicas = [Leaving(number) for number in range(3)]
+    async with replicas_of(*replicas) as (_, ports), inference_over(ports) as (inference, _):
+        assert (await ask(inference)).content == "hello"
+    assert [replica.calls for replica in replicas] == [1, 1, 1]
+
+
+async def test_an_answer_comes_back_to_its_replica_where_no_other_one_is_there():
+    back, gone = dying([("h", [1])], goes_on), ScriptedInference(None)
+    async with replicas_of(back, gone) as (servers, ports), inference_over(ports) as (inference, _):
+        await servers[1].stop(grace=0)
+        assert (await ask(inference)).content == "hello"
+    assert (back.calls, gone.calls) == (2, 0)
 
 
 async def test_a_killed_replicas_answer_is_continued_word_for_word():

@@ -42,6 +42,7 @@ class Replica:
         self.peer = Peer("inference", channel, patience_s=0.0, credentials=credentials)
         self.watch: asyncio.Task[None] | None = None
         self.is_away = True  # until its first report
+        self.is_leaving = False  # whether its end was announced
 
 
 class ReplicaSet:
@@ -133,6 +134,7 @@ class ReplicaSet:
 
     def _leave(self, replica: Replica) -> None:
         """Stop watching a replica; its running calls end by themselves."""
+        replica.is_leaving = True
         if replica.watch is not None:
             replica.watch.cancel()
         leaving = asyncio.create_task(replica.channel.close(LEAVE_S))
@@ -153,7 +155,7 @@ class ReplicaSet:
                 replica.is_away = True
                 log.debug("a replica does not answer", address=replica.address, error=str(error))
             else:
-                replica.is_away = True  # it ends its reports before it stops
+                replica.is_away = replica.is_leaving = True  # it ends its reports before it stops
             await asyncio.sleep(wait_s)
 
     async def _watch(self, replica: Replica) -> None:
@@ -163,7 +165,7 @@ class ReplicaSet:
         request.interval.FromTimedelta(timedelta(seconds=self._interval_s))
         async with aclosing(replica.peer.call_stream(replica.stub.WatchReplica, request)) as reports:
             async for report in reports:
-                replica.is_away = False
+                replica.is_away = replica.is_leaving = False
                 self._known.note_load(replica.address, _load_from_proto(report.load), time.monotonic())
                 self._known.note_keys(replica.address, report.added_keys, report.removed_keys, is_first=is_first)
                 is_first = False

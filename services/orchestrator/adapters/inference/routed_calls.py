@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeAlias
 
 from pagantic.common.v1 import message_pb2
@@ -20,6 +20,7 @@ from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefi
 from services.orchestrator.core.routing.replicas import Call
 
 BUSY_RETRY_S = 2.0
+MAX_SURPRISES = 1  # losses that nobody announced, after which an answer is continued
 MAX_LINES = 64  # one for each model, and callers may name any
 
 Response: TypeAlias = inference_service_pb2.InferResponse
@@ -97,38 +98,50 @@ class RoutedCalls:
         begun = await _ask(replicas, prefixes, request, set())
         if begun is None:
             return None
-        return _answer(replicas, prefixes, said, *begun)
+        return self._answer(replicas, prefixes, said, *begun)
 
+    async def _answer(
+        self, replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica | None, responses: Responses
+    ) -> Responses:
+        """Stream the responses of a replica; if it is lost, another one continues its answer.
 
-async def _answer(
-    replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica, responses: Responses
-) -> Responses:
-    """Stream the responses of a replica; if it is lost, another one continues its answer, once."""
-    try:
-        async with aclosing(responses):
-            async for response in responses:
-                yield said.take(response)
-    except Unavailable as lost:
-        others = await _continue(replicas, prefixes, said, replica, lost)
-    else:
-        return
-    async with aclosing(others):
-        async for response in others:
-            yield said.take(response)
+        That happens as often as replicas end that said so before. A replica that is lost without a word may have been
+        lost because of this request, so that happens once.
+        """
+        surprises = 0
+        while True:
+            try:
+                async with aclosing(responses):
+                    async for response in responses:
+                        yield said.take(response)
+            except Unavailable as lost:
+                surprises += replica is None or not replica.is_leaving
+                if surprises > MAX_SURPRISES:
+                    raise
+                replica, responses = await self._continue(replicas, prefixes, said, replica, lost)
+            else:
+                return
 
+    async def _continue(
+        self,
+        replicas: ReplicaSet,
+        prefixes: PromptPrefixes,
+        said: Said,
+        replica: Replica | None,
+        lost: Unavailable,
+    ) -> tuple[Replica | None, Responses]:
+        """Return the responses of the replica that continues an answer, or of the first one that starts.
 
-async def _continue(
-    replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica, lost: Unavailable
-) -> Responses:
-    """Return the responses of the replica that continues an answer; raises `lost` when none does."""
-    rest = said.rest()
-    begun = None
-    if rest is not None:
-        with suppress(InvalidRequest):  # The lost replica had only the end left to report.
-            begun = await _ask(replicas, prefixes, rest, {replica.address})
-    if begun is None:
-        raise lost
-    return begun[1]
+        Raises `lost` when the answer cannot be continued.
+        """
+        rest = said.rest()
+        if rest is None:
+            raise lost
+        try:
+            begun = await _ask(replicas, prefixes, rest, {replica.address} if replica else set())
+        except InvalidRequest:  # The lost replica had only the end left to report.
+            raise lost from None
+        return begun or (None, self._peer.call_stream(self._stub.Infer, rest))
 
 
 async def _ask(
