@@ -165,6 +165,12 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
 		$(if $(JSON),--json "$(JSON)")
 
+.PHONY: bench-gpu
+bench-gpu: ## On a machine with an NVIDIA GPU and nvcc: try it, tune it, and compare it with llama-server; MODEL=, CLIENTS=1,8,32,128
+	@$(MAKE) setup-dev CUDA=1
+	@$(BIN)/python -m tests.bench.gpu --peer-program "$$($(find_llama_server) --cuda)" \
+		$(if $(MODEL),--model "$(MODEL)") $(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)")
+
 .PHONY: soak-ingest
 soak-ingest: setup-dev ## Kill a context service KILLS=200 times while it ingests and embeds, and look what is lost
 	@$(BIN)/python -m tests.soak.killed_ingests --kills $(or $(KILLS),200)

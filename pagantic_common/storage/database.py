@@ -31,16 +31,23 @@ _REFUSED = re.compile(
     r"|login failed|is not permitted to log in|permission denied for database|SSL.* required|does not support SSL"
 )
 READ_ONLY = "25006"
+_SEVERAL_HOSTS = re.compile(
+    r"(?P<before>[^:/]+://(?:[^@/?]*@)?)(?P<hosts>[^@/?]*,[^@/?]*)(?P<path>(?:/[^?]*)?)(?P<options>(?:[?].*)?)"
+)
+_HOST = re.compile(r"\[?(?P<name>[^\[\]]*?)\]?(?::(?P<port>\d*))?")
 _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)
 
 
 def check_url(url: str, name: str) -> URL:
-    """Return a database's URL with its driver; raises InvalidRequest for an invalid URL."""
+    """Return a database's URL with its driver; raises InvalidRequest for an invalid URL.
+
+    Several servers may be named as libpq does, `postgresql://a:5432,b:5432/name`.
+    """
     try:
-        found = make_url(url)
-    except ArgumentError:
+        found = make_url(_hosts_as_options(url))
+    except (ArgumentError, ValueError):
         raise InvalidRequest(f"{name}'s URL is not a database URL: sqlite:///PATH or postgresql://…") from None
     match found.get_backend_name():
         case "sqlite" if found.database in (None, "", ":memory:"):
@@ -51,6 +58,17 @@ def check_url(url: str, name: str) -> URL:
             return found.set(drivername="postgresql+psycopg")
         case other:
             raise InvalidRequest(f"{name}'s URL is of {other!r}: it must be sqlite or postgresql")
+
+
+def _hosts_as_options(url: str) -> str:
+    """Return a URL that names several hosts in the form that SQLAlchemy reads: each as an option."""
+    several = _SEVERAL_HOSTS.fullmatch(url)
+    hosts = [_HOST.fullmatch(host) for host in several["hosts"].split(",")] if several else []
+    known = [host for host in hosts if host]
+    if several is None or len(known) < len(hosts):
+        return url
+    names, ports = (",".join(host[part] or "" for host in known) for part in ("name", "port"))
+    return f"{several['before']}{several['path']}?host={names}&port={ports}{several['options'].replace('?', '&', 1)}"
 
 
 def open_engine(

@@ -25,9 +25,9 @@ OPTIONS = (
 )
 
 
-def find_or_build(cache, lock):
+def find_or_build(cache, lock, *, cuda=False):
     """Return the program, which is built when the cache does not have it."""
-    options = [*OPTIONS, *cmake_args(cuda=False)]
+    options = [*OPTIONS, *cmake_args(cuda=cuda)]
     key = hashlib.sha256("\n".join([lock.read_text(encoding="utf-8"), *options]).encode()).hexdigest()[:16]
     program = cache / "llama-server" / key / "llama-server"
     if program.is_file():
@@ -62,8 +62,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--lock", type=Path, required=True)
+    parser.add_argument("--cuda", action="store_true", help="for NVIDIA GPUs; needs nvcc")
     arguments = parser.parse_args()
-    sys.stdout.write(f"{find_or_build(arguments.cache, arguments.lock)}\n")
+    sys.stdout.write(f"{find_or_build(arguments.cache, arguments.lock, cuda=arguments.cuda)}\n")
 
 
 if __name__ == "__main__":
