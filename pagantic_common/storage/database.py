@@ -34,7 +34,7 @@ READ_ONLY = "25006"
 _SEVERAL_HOSTS = re.compile(
     r"(?P<before>[^:/]+://(?:[^@/?]*@)?)(?P<hosts>[^@/?]*,[^@/?]*)(?P<path>(?:/[^?]*)?)(?P<options>(?:[?].*)?)"
 )
-_HOST = re.compile(r"\[?(?P<name>[^\[\]]*?)\]?(?::(?P<port>\d*))?")
+_HOST = re.compile(r"\[?(?P<name>[^\[\]:]*|(?<=\[)[^\[\]]*)\]?(?::(?P<port>\d*))?")
 _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)"
 _UNANSWERED = (OperationalError, InterfaceError, PendingRollbackError, PoolTimeoutError)
 _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError)

@@ -27,7 +27,7 @@ def test_a_comma_in_a_password_is_no_second_server():
     assert (found.host, found.password, dict(found.query)) == ("h", "a,b", {})
 
 
-@pytest.mark.parametrize("url", ["postgresql://h:1x/db", "postgresql://h:1,i:x/db", "nonsense", "mysql://h/db"])
+@pytest.mark.parametrize("url", ["postgresql://h:1x/db", "postgresql://h:1,i:2x/db", "nonsense", "mysql://h/db"])
 def test_a_wrong_url_is_refused_without_its_password(url):
-    with pytest.raises(InvalidRequest, match="^the journal's URL is"):
+    with pytest.raises(InvalidRequest, match="the journal's URL is"):
         check_url(url, "the journal")
