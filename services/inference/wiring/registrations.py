@@ -10,6 +10,7 @@ from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
+from services.inference.app.watching.block_events import BlockEvents
 from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.app.watching.watchdog import wait_until_broken
 from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
@@ -33,11 +34,11 @@ def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner
         )
     ]
     if settings.vllm_protocol:
-        registrations.append(_vllm_registration(settings, models, guard))
+        registrations.append(_vllm_registration(settings, models, watch, guard))
     return registrations
 
 
-def _vllm_registration(settings: InferenceSettings, models: Models, guard: Guard) -> Registration:
+def _vllm_registration(settings: InferenceSettings, models: Models, watch: ReplicaWatch, guard: Guard) -> Registration:
     """Return the registration of vLLM's protocol; its messages are imported only where it is served."""
     from services.inference.vllm import servicer as vllm  # noqa: PLC0415
     from services.inference.vllm.tokenizer_bundle import bundle_tokenizer  # noqa: PLC0415
@@ -45,5 +46,8 @@ def _vllm_registration(settings: InferenceSettings, models: Models, guard: Guard
     bundle = b""
     if settings.vllm_tokenizer_folder:
         bundle = bundle_tokenizer(Path(settings.vllm_tokenizer_folder))
-    servicer = vllm.VllmEngineServicer(models, clock=SystemClock(), tokenizer_bundle=bundle)
+    block_events = None
+    if settings.vllm_kv_events:
+        block_events = BlockEvents(models, watch, SystemClock())
+    servicer = vllm.VllmEngineServicer(models, clock=SystemClock(), tokenizer_bundle=bundle, block_events=block_events)
     return Registration(vllm.SERVICE_NAME, servicer.add_to, vllm.SCOPES, guard)
