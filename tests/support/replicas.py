@@ -14,7 +14,7 @@ SMALL = {"CONTEXT_TOKENS": "1024", "PARKED_MIB": "100"}
 
 def program_of(need, name):
     """Return the program that a variable or the PATH has; skip the test without it."""
-    program = os.environ.get(f"PAGANTIC_{name.upper()}") or shutil.which(name)
+    program = os.environ.get(f"PAGANTIC_TEST_{name.upper()}") or shutil.which(name)
     return program or skip_without(need)
 
 

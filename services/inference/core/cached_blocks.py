@@ -86,7 +86,6 @@ class BlockLog:
         self._max_history = max_history
         self._history: deque[Batch] = deque()
         self._history_size = 0
-        self._time_s = 0.0
         self._blocks: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
         self._numbers = _NO_BLOCK
 
@@ -97,17 +96,16 @@ class BlockLog:
 
     def take(self, runs: Sequence[CachedRun], owner: int, time_s: float) -> None:
         """Append what has changed, given all tokens that the cache has now."""
-        self._time_s = time_s
         before, known = self._blocks, self._numbers
         self._blocks = self._find(runs, owner)
         removed = sorted((block.number for key, block in before.items() if key not in self._blocks), reverse=True)
         if removed and not self._blocks:
-            self._append(is_cleared=True)
+            self._append(time_s, is_cleared=True)
             return
         for numbers in _parts(removed):
-            self._append(removed=numbers)
+            self._append(time_s, removed=numbers)
         for blocks in _parts(block for block in self.blocks if block.number > known):
-            self._append(stored=blocks)
+            self._append(time_s, stored=blocks)
 
     def since(self, sequence: int, time_s: float) -> Sequence[Batch]:
         """Return the batches from a sequence number on, or a snapshot of now where the history lacks one of them."""
@@ -116,10 +114,15 @@ class BlockLog:
         return [batch for batch in self._history if batch.sequence >= sequence]
 
     def _append(
-        self, *, stored: tuple[CachedBlock, ...] = (), removed: tuple[int, ...] = (), is_cleared: bool = False
+        self,
+        time_s: float,
+        *,
+        stored: tuple[CachedBlock, ...] = (),
+        removed: tuple[int, ...] = (),
+        is_cleared: bool = False,
     ) -> None:
         self.sequence += 1
-        batch = Batch(self.sequence, self._time_s, stored, removed, is_cleared)
+        batch = Batch(self.sequence, time_s, stored, removed, is_cleared)
         self._history.append(batch)
         self._history_size += batch.size
         while self._history_size > self._max_history:
