@@ -104,7 +104,7 @@ class BlockLog:
             return
         for numbers in _parts(removed):
             self._append(time_s, removed=numbers)
-        for blocks in _parts(block for block in self.blocks if block.number > known):
+        for blocks in _parts(block for block in self._blocks.values() if block.number > known):
             self._append(time_s, stored=blocks)
 
     def since(self, sequence: int, time_s: float) -> Sequence[Batch]:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 
 from smg_grpc_proto.generated import common_pb2 as pb
 
-from services.inference.app.watching.block_events import BlockReport, EngineState
+from services.inference.app.watching.block_events import BlockEvents, BlockReport, EngineState
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_BATCH_BLOCKS, Batch, CachedBlock
 
 _EVENTS = 2 * MAX_BATCH_BLOCKS  # more than a batch has
+
+
+class KvEvents:
+    """The events of the default model's cache."""
+
+    def __init__(self, events: BlockEvents) -> None:
+        self._events = events
+
+    async def batches(self, sequence: int) -> AsyncGenerator[pb.KvEventBatch, None]:
+        """Yield the batches from a sequence number on; raises Overloaded when there are too many subscribers."""
+        encoder = BatchEncoder()
+        async with aclosing(self._events.reports(sequence)) as reports:
+            async for report in reports:
+                yield encoder.encode(report)
 
 
 class BatchEncoder:

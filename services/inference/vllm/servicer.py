@@ -19,10 +19,9 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Unsupported
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
-from services.inference.app.watching.block_events import BlockEvents
 from services.inference.core.generation import InferenceRequest
 from services.inference.core.request_check import check_request
-from services.inference.vllm.events import BatchEncoder
+from services.inference.vllm.events import KvEvents
 from services.inference.vllm.request import request_from_proto
 from services.inference.vllm.response import ResponseEncoder, load_to_proto
 from services.inference.vllm.running import RunningRequest, RunningRequests
@@ -58,7 +57,7 @@ class VllmEngineServicer:
         models: The models of this service.
         clock: Time for the age of the service.
         tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them; empty is none.
-        block_events: What the cache has, for callers that choose among replicas; None does not tell them.
+        events: What the cache has, for callers that choose among replicas; None does not tell them.
     """
 
     def __init__(
@@ -67,10 +66,10 @@ class VllmEngineServicer:
         *,
         clock: Clock,
         tokenizer_bundle: bytes = b"",
-        block_events: BlockEvents | None = None,
+        events: KvEvents | None = None,
     ) -> None:
         self._models = models
-        self._block_events = block_events
+        self._events = events
         self._clock = clock
         self._tokenizer_bundle = tokenizer_bundle
         self._started_s = clock.monotonic_s()
@@ -135,16 +134,16 @@ class VllmEngineServicer:
     async def SubscribeKvEvents(
         self, request: common_pb2.SubscribeKvEventsRequest, context: Context
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
-        if self._block_events is None:
+        if self._events is None:
             raise Unsupported(
                 "this service does not tell what its cache has: set PAGANTIC_INFERENCE_VLLM_KV_EVENTS, or call "
                 "GetLoads and route by the prefixes that were sent"
             )
         async with self._generation():
-            encoder = BatchEncoder()
-        async with aclosing(self._block_events.reports(request.start_sequence_number)) as reports:
-            async for report in reports:
-                yield encoder.encode(report)
+            pass  # where another engine serves the default model, there is nothing to tell
+        async with aclosing(self._events.batches(request.start_sequence_number)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def GetTokenizer(
         self, request: common_pb2.GetTokenizerRequest, context: Context

@@ -24,7 +24,7 @@ from services.inference.app.watching.block_events import BlockEvents
 from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_HISTORY
 from services.inference.core.generation import ChatPrompt, InferenceRequest
-from services.inference.vllm.events import BatchEncoder
+from services.inference.vllm.events import BatchEncoder, KvEvents
 from services.inference.vllm.servicer import SCOPES, SERVICE_NAME, VllmEngineServicer
 from tests.support.block_index import BlockIndex
 from tests.support.inference_app import generation_over, served
@@ -49,7 +49,7 @@ async def replica_of(engine=None, *, has_events=True, max_history=MAX_HISTORY, *
     models = Models([ModelSpec(generation.engine.model, 0)], lambda _spec: served(generation))
     watch = ReplicaWatch(models, SystemClock())
     events = BlockEvents(models, watch, SystemClock(), max_history=max_history)
-    servicer = VllmEngineServicer(models, clock=SystemClock(), block_events=events if has_events else None)
+    servicer = VllmEngineServicer(models, clock=SystemClock(), events=KvEvents(events) if has_events else None)
     registration = Registration(SERVICE_NAME, servicer.add_to, SCOPES)
     async with serving([registration]) as (channel, _address), models.use(""):
         yield Replica(generation, rpc.VllmEngineStub(channel), watch, events)
