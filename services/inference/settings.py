@@ -183,6 +183,9 @@ class InferenceSettings(InnerSettings):
     vllm_tokenizer_folder: ExpandedPath = Field(
         "", description="folder with the default model's tokenizer.json, which such gateways get; empty is none"
     )
+    vllm_kv_events: bool = Field(
+        False, description="tell such gateways what the cache has, which shows a caller the tokens of its tenant"
+    )
     self_check: bool = Field(
         True, description="at the first start, decode in a child process too, to find a CPU that the build dies on"
     )

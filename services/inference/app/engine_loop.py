@@ -21,6 +21,7 @@ from services.inference.core.scheduling.branches import (
     SchedulerEvent,
 )
 from services.inference.core.scheduling.prefix_tree import (
+    CachedRun,
     CopyPrefix,
     Drop,
     Operation,
@@ -96,6 +97,16 @@ class EngineLoop:
         """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
         with self._changed:
             return self.scheduler.cached_keys(reviewed)
+
+    def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
+        """Return the owner number of a tenant, and all tokens that need not be computed again, of every owner."""
+        with self._changed:
+            return self.scheduler.cached_runs(tenant)
+
+    def idle_tokens(self) -> int:
+        """Return how many cells finished requests alone hold."""
+        with self._changed:
+            return self.scheduler.tree.idle_tokens
 
     def check_capacity(self, tenant: str) -> None:
         """Raise the error that `submit` would raise now for a request of a tenant."""

@@ -64,6 +64,7 @@ class Generation:
             computed_tokens_total=scheduler.rows_total,
             preemptions_total=scheduler.preemptions_total,
             pending_prompt_tokens=scheduler.pending_prompt_tokens,
+            queued_prompt_tokens=scheduler.queued_prompt_tokens,
         )
 
     def cached_keys(self) -> frozenset[int]:

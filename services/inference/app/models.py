@@ -143,6 +143,12 @@ class Models:
         tasks = [entry.loading for entry in self._entries.values() if entry.loading is not None]
         return [task.result() for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
 
+    @property
+    def default_generation(self) -> Generation | None:
+        """The default model at work, if this service decodes it and has it in memory now."""
+        workloads = [served.workload for served in self.loaded if served.info.name == self._default]
+        return next((workload for workload in workloads if isinstance(workload, Generation)), None)
+
     def load(self) -> Load:
         """Return how busy the loaded models are together."""
         return sum((served.workload.load() for served in self.loaded), Load())

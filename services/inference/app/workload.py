@@ -25,6 +25,7 @@ class Load:
     computed_tokens_total: int = 0
     preemptions_total: int = 0
     pending_prompt_tokens: int = 0
+    queued_prompt_tokens: int = 0
 
     @property
     def kv_used_ratio(self) -> float:

@@ -21,6 +21,7 @@ from services.inference.app.generation import Generation
 from services.inference.app.models import Models
 from services.inference.core.generation import InferenceRequest
 from services.inference.core.request_check import check_request
+from services.inference.vllm.events import KvEvents
 from services.inference.vllm.request import request_from_proto
 from services.inference.vllm.response import ResponseEncoder, load_to_proto
 from services.inference.vllm.running import RunningRequest, RunningRequests
@@ -56,10 +57,19 @@ class VllmEngineServicer:
         models: The models of this service.
         clock: Time for the age of the service.
         tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them; empty is none.
+        events: What the cache has, for callers that choose among replicas; None does not tell them.
     """
 
-    def __init__(self, models: Models, *, clock: Clock, tokenizer_bundle: bytes = b"") -> None:
+    def __init__(
+        self,
+        models: Models,
+        *,
+        clock: Clock,
+        tokenizer_bundle: bytes = b"",
+        events: KvEvents | None = None,
+    ) -> None:
         self._models = models
+        self._events = events
         self._clock = clock
         self._tokenizer_bundle = tokenizer_bundle
         self._started_s = clock.monotonic_s()
@@ -124,11 +134,16 @@ class VllmEngineServicer:
     async def SubscribeKvEvents(
         self, request: common_pb2.SubscribeKvEventsRequest, context: Context
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
-        raise Unsupported(
-            "this engine shares prefixes by token, not by blocks with hashes, so that it has no events of blocks: "
-            "call GetLoads, and route by the prefixes that were sent"
-        )
-        yield
+        if self._events is None:
+            raise Unsupported(
+                "this service does not tell what its cache has: set PAGANTIC_INFERENCE_VLLM_KV_EVENTS, or call "
+                "GetLoads and route by the prefixes that were sent"
+            )
+        async with self._generation():
+            pass  # where another engine serves the default model, there is nothing to tell
+        async with aclosing(self._events.batches(request.start_sequence_number)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def GetTokenizer(
         self, request: common_pb2.GetTokenizerRequest, context: Context

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from pagantic_common.rpc.access.gate import Guard
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.service_callers import guard_of
 from pagantic_common.telemetry.clock import SystemClock
@@ -33,17 +30,15 @@ def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner
         )
     ]
     if settings.vllm_protocol:
-        registrations.append(_vllm_registration(settings, models, guard))
+        # Its messages are imported only where they are served.
+        from services.inference.vllm.registration import make_registration  # noqa: PLC0415
+
+        vllm = make_registration(
+            models,
+            watch,
+            guard,
+            tokenizer_folder=settings.vllm_tokenizer_folder,
+            has_events=settings.vllm_kv_events,
+        )
+        registrations.append(vllm)
     return registrations
-
-
-def _vllm_registration(settings: InferenceSettings, models: Models, guard: Guard) -> Registration:
-    """Return the registration of vLLM's protocol; its messages are imported only where it is served."""
-    from services.inference.vllm import servicer as vllm  # noqa: PLC0415
-    from services.inference.vllm.tokenizer_bundle import bundle_tokenizer  # noqa: PLC0415
-
-    bundle = b""
-    if settings.vllm_tokenizer_folder:
-        bundle = bundle_tokenizer(Path(settings.vllm_tokenizer_folder))
-    servicer = vllm.VllmEngineServicer(models, clock=SystemClock(), tokenizer_bundle=bundle)
-    return Registration(vllm.SERVICE_NAME, servicer.add_to, vllm.SCOPES, guard)

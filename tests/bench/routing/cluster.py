@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from deploy.local.probing import probe_health
 from pagantic_common.telemetry.names import READINESS
 
 START_S = 120.0
 PAUSE_S = 0.2
-_FILTERS = "type.googleapis.com/envoy.extensions.filters"
+ENVOY_EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "envoy.yaml"
 
 
 @contextmanager
@@ -69,50 +71,18 @@ def wait_until_serving(address: str, log: Path) -> None:
 
 
 def envoy_config(addresses: Sequence[str], port: int, policy: str) -> str:
-    """Return Envoy's configuration: a listener before the replicas, with one of its policies."""
+    """Return Envoy's configuration: that of the example, for these replicas, with one of its policies."""
+    config = yaml.safe_load(ENVOY_EXAMPLE.read_text(encoding="utf-8"))
+    del config["admin"]
+    (listener,) = config["static_resources"]["listeners"]
+    (cluster,) = config["static_resources"]["clusters"]
+    listener["address"]["socket_address"]["port_value"] = port
+    cluster["lb_policy"] = policy
+    if policy != "RING_HASH":
+        del cluster["common_lb_config"]["consistent_hashing_lb_config"]
     endpoints = [
         {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
         for host, _, number in (address.rpartition(":") for address in addresses)
     ]
-    http2 = {
-        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "explicit_http_config": {"http2_protocol_options": {}},
-        }
-    }
-    cluster = {
-        "name": "inference",
-        "type": "STATIC",
-        "lb_policy": policy,
-        "typed_extension_protocol_options": http2,
-        "load_assignment": {"cluster_name": "inference", "endpoints": [{"lb_endpoints": endpoints}]},
-    }
-    if policy == "RING_HASH":
-        cluster["common_lb_config"] = {"consistent_hashing_lb_config": {"hash_balance_factor": 125}}
-    route = {
-        "match": {"prefix": "/"},
-        "route": {
-            "cluster": "inference",
-            "timeout": "0s",
-            "hash_policy": [{"header": {"header_name": "x-prefix"}}],
-        },
-    }
-    manager = {
-        "@type": f"{_FILTERS}.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "in",
-        "codec_type": "AUTO",
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
-        "http_filters": [
-            {
-                "name": "envoy.filters.http.router",
-                "typed_config": {"@type": f"{_FILTERS}.http.router.v3.Router"},
-            }
-        ],
-    }
-    listener = {
-        "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
-        "filter_chains": [
-            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
-        ],
-    }
-    return json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
+    cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
+    return json.dumps(config)

@@ -251,11 +251,6 @@ async def test_a_request_that_cannot_be_served_is_refused_with_the_reason(reques
 
 async def test_what_is_not_served_says_so():
     async with engine_served(ScriptedEngine("word")) as stub:
-        with pytest.raises(Unsupported, match="no events of blocks"):
-            async for _batch in call_stream(
-                "inference", stub.SubscribeKvEvents, common_pb2.SubscribeKvEventsRequest(), 5.0
-            ):
-                pass
         for method, request in (
             (stub.Embed, pb.EmbedRequest()),
             (stub.FlushCache, common_pb2.FlushCacheRequest()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from pagantic_common.domain.clock import Clock
@@ -48,6 +48,18 @@ class ReplicaWatch:
 
     async def reports(self, interval_s: float) -> AsyncGenerator[Report, None]:
         """Yield reports in this interval, the first one at once; raises Overloaded (INFERENCE_OVERLOADED)."""
+        reported: frozenset[int] = frozenset()
+        async with aclosing(self.looks(interval_s)) as looks:
+            async for _ in looks:
+                keys = self._current_keys()
+                yield Report(self._models.load(), keys - reported, reported - keys)
+                reported = keys
+
+    async def looks(self, interval_s: float) -> AsyncGenerator[None, None]:
+        """Yield in this interval, the first time at once, until the replica stops, to one of the watchers.
+
+        Raises Overloaded (INFERENCE_OVERLOADED) when there are as many watchers as may be.
+        """
         if self._watchers >= MAX_WATCHERS:
             raise Overloaded(
                 f"{self._watchers} callers watch this replica already: watch less often, or from fewer processes",
@@ -55,12 +67,9 @@ class ReplicaWatch:
                 retry_after_s=RETRY_AFTER_S,
             )
         self._watchers += 1
-        reported: frozenset[int] = frozenset()
         try:
             while not self._stopped.is_set():
-                keys = self._current_keys()
-                yield Report(self._models.load(), keys - reported, reported - keys)
-                reported = keys
+                yield
                 await self._wait(interval_s)
         finally:
             self._watchers -= 1

@@ -35,7 +35,7 @@ from services.inference.core.scheduling.branches import Branch, DecodeRequest, F
 from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
 from services.inference.core.scheduling.drafting import StepCosts
-from services.inference.core.scheduling.prefix_tree import Operation, PrefixTree
+from services.inference.core.scheduling.prefix_tree import CachedRun, Operation, PrefixTree
 from services.inference.core.scheduling.seating import Seating
 
 
@@ -102,7 +102,12 @@ class Scheduler:
     def pending_prompt_tokens(self) -> int:
         """Prompt tokens that are not computed yet; what waiting requests find in the cache is an estimate."""
         running = sum(branch.pending for branch in self._seating.branches if not branch.ticket.is_prompted)
-        return running + sum(ticket.expected_prompt_tokens for ticket in self._seating.waiting)
+        return running + self.queued_prompt_tokens
+
+    @property
+    def queued_prompt_tokens(self) -> int:
+        """The part of `pending_prompt_tokens` that belongs to waiting requests."""
+        return sum(ticket.expected_prompt_tokens for ticket in self._seating.waiting)
 
     @property
     def output_tokens_total(self) -> int:
@@ -123,6 +128,10 @@ class Scheduler:
         """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
         self._cached_prompts.review(self.tree, reviewed)
         return frozenset(self._cached_prompts.keys)
+
+    def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
+        """Return the owner number of a tenant, and all tokens that need not be computed again, of every owner."""
+        return self._owners.number_of(tenant), self.tree.runs()
 
     def check_capacity(self, tenant: str) -> None:
         """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of a tenant."""
@@ -215,6 +224,7 @@ class Scheduler:
 
     def renew(self, tree: PrefixTree, step_tokens: int) -> None:
         """Continue with an empty cache and another step size; only while no sequence is decoded."""
+        tree.changes = self.tree.changes + 1
         self._seating.tree = tree
         self.limits = replace(self.limits, step_tokens=step_tokens)
         self.costs = StepCosts()

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 SHARED_OWNER = 0
 MAX_OWNERS = 4096
 _OWNER_SHIFT = 24  # tokens have fewer bits; keys of few owners fit into a digit of Python's integers
+_TOKEN_MASK = (1 << _OWNER_SHIFT) - 1
 
 
 class CacheOwners:
@@ -40,6 +41,16 @@ class CacheOwners:
                 self._numbers.popitem(last=False)
         self._numbers.move_to_end(tenant)
         return number
+
+
+def owner_of(key: int) -> int:
+    """Return the owner number of a key."""
+    return key >> _OWNER_SHIFT
+
+
+def tokens_of(keys: Iterable[int]) -> tuple[int, ...]:
+    """Return the tokens of keys, whoever owns them."""
+    return tuple(key & _TOKEN_MASK for key in keys)
 
 
 def cache_keys(tokens: Iterable[int], owner: int) -> list[int]:

@@ -22,6 +22,11 @@ class ParkedPrefixes:
         self._entries: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._keys = 0
 
+    @property
+    def entries(self) -> list[tuple[int, ...]]:
+        """The tokens of each entry."""
+        return list(self._entries.values())
+
     def size(self, key: int) -> int:
         """Return the number of tokens of an entry."""
         return len(self._entries[key])

@@ -64,6 +64,19 @@ class Drop:
     key: int
 
 
+@dataclass(frozen=True, slots=True)
+class CachedRun:
+    """Tokens, as their keys, that continue those of another run in the same list.
+
+    Attributes:
+        parent: The index of that run, which is lower than its own; -1 where it continues none.
+        tokens: At least one.
+    """
+
+    parent: int
+    tokens: tuple[int, ...]
+
+
 Operation = CopyPrefix | Truncate | Park | Unpark | Drop
 
 
@@ -96,6 +109,7 @@ class PrefixTree:
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.used_tokens = 0
+        self.changes = 0  # grows when the cached or parked tokens change
         self.operations: list[Operation] = []
         self.parked = ParkedPrefixes(max_parked_tokens)
         self._max_idle_tokens = max_idle_tokens
@@ -137,6 +151,30 @@ class PrefixTree:
         """Return how many of the first `limit` tokens need not be computed, because they are cached or parked."""
         return max(self.shared_length(tokens, limit), self.parked.length(tokens, limit))
 
+    def runs(self) -> list[CachedRun]:
+        """Return all tokens that `share` finds, cached or parked; parked runs may repeat cached ones."""
+        runs = [CachedRun(-1, entry) for entry in self.parked.entries]
+        ahead = [(child, -1) for child in self._root.children.values()]
+        while ahead:
+            node, parent = ahead.pop()
+            ahead += [(child, len(runs)) for child in node.children.values()]
+            runs.append(CachedRun(parent, tuple(node.tokens)))
+        return runs
+
+    @property
+    def idle_tokens(self) -> int:
+        """Cells that finished sequences alone hold, and that are given up when others need them."""
+        counted: set[int] = set()
+        total = 0
+        for sequence_id in self._idle:
+            for node in self._path(self._leaves[sequence_id]):
+                if id(node) in counted:
+                    break
+                counted.add(id(node))
+                if node.holders <= self._idle:
+                    total += len(node.tokens)
+        return total
+
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
         """Open a sequence with those of the first `limit` tokens that are cached or parked; None without a free id."""
         found = self.parked.find(tokens, limit)
@@ -177,6 +215,7 @@ class PrefixTree:
         else:
             leaf.tokens.extend(tokens)
         self.used_tokens += len(tokens)
+        self.changes += 1
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""
@@ -205,7 +244,7 @@ class PrefixTree:
             node = self._leaves[idle]
             if node.parent is None or len(node.holders) > 1:
                 self.close(idle)
-        while self._idle_tokens() > self._max_idle_tokens and self._evict():
+        while self.idle_tokens > self._max_idle_tokens and self._evict():
             pass
 
     def clear(self) -> None:
@@ -213,6 +252,7 @@ class PrefixTree:
         for sequence_id in sorted(self._leaves):
             self.close(sequence_id)
         self.operations.extend(Drop(key) for key in self.parked.clear())
+        self.changes += 1
 
     def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
         """Evict idle tokens until so many cells and ids are free; False if they cannot be."""
@@ -274,6 +314,7 @@ class PrefixTree:
         return head
 
     def _cut(self, sequence_id: int, length: int) -> None:
+        self.changes += 1
         leaf = self._leaves[sequence_id]
         while leaf.end > length:
             if leaf.start < length:
@@ -311,18 +352,6 @@ class PrefixTree:
         self.operations.extend(Drop(other) for other in dropped)
         if key is not None:
             self.operations.append(Park(sequence_id, key))
-
-    def _idle_tokens(self) -> int:
-        counted: set[int] = set()
-        total = 0
-        for sequence_id in self._idle:
-            for node in self._path(self._leaves[sequence_id]):
-                if id(node) in counted:
-                    break
-                counted.add(id(node))
-                if node.holders <= self._idle:
-                    total += len(node.tokens)
-        return total
 
     def _touch(self, leaf: _Node) -> None:
         self._uses += 1

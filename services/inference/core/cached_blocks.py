@@ -1,0 +1,191 @@
+"""What the cache has of one owner's requests, in blocks of tokens, as numbered batches of changes that can be replayed.
+
+Theory of operation. A block is BLOCK_TOKENS tokens at a place in a sequence that is a multiple of them; what comes
+before it is its parent. Blocks have numbers instead of hashes, so that two never collide. `take` compares what the
+cache has now with what it had, and appends what changed to a history, which is bounded. A reader asks for the batches
+from a sequence number on. One that the history no longer reaches gets a snapshot instead: all blocks that there are.
+
+Invariants:
+    1. Replaying a snapshot and every batch after it gives the blocks that `take` saw last.
+    2. A parent comes before its children in a batch and in a snapshot, and has a lower number.
+    3. Sequence numbers have no gaps; the parts of a snapshot end with the number of the last batch before them.
+    4. Tokens are told only if the owner sent them: those that all owners share are, where the owner's follow them.
+    5. The history names at most MAX_HISTORY blocks and batches; a batch or a part, at most MAX_BATCH_BLOCKS blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from services.inference.core.scheduling.cache_owners import owner_of, tokens_of
+from services.inference.core.scheduling.prefix_tree import CachedRun
+
+BLOCK_TOKENS = 16  # what gateways for vLLM expect, unless they are told otherwise
+MAX_BATCH_BLOCKS = 1024
+MAX_HISTORY = 8192
+_NO_BLOCK = 0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBlock:
+    """A block of tokens; `parent` is the number of the block before it, 0 for none."""
+
+    number: int
+    parent: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """The place of a batch in a snapshot of `blocks` blocks, and how many batches that has."""
+
+    index: int
+    count: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What changed: everything is removed where `is_cleared`, then blocks are removed, then others stored.
+
+    Attributes:
+        sequence: The number of the batch.
+        time_s: When the change was seen, in seconds since 1970.
+        snapshot: Its place in a snapshot, if it is part of one.
+    """
+
+    sequence: int
+    time_s: float
+    stored: tuple[CachedBlock, ...] = ()
+    removed: tuple[int, ...] = ()
+    is_cleared: bool = False
+    snapshot: SnapshotPart | None = None
+
+    @property
+    def size(self) -> int:
+        """What it counts in the history."""
+        return 1 + len(self.stored) + len(self.removed)
+
+
+class BlockLog:
+    """The blocks of one owner and the history of their changes.
+
+    Args:
+        sequence: The number before the first batch; at least the number of parts of any snapshot. Numbers that an
+            earlier log gave out should be lower, so that no reader takes this one for its continuation.
+        max_history: Bound of the history.
+    """
+
+    def __init__(self, sequence: int, max_history: int = MAX_HISTORY) -> None:
+        self.sequence = sequence
+        self._max_history = max_history
+        self._history: deque[Batch] = deque()
+        self._history_size = 0
+        self._blocks: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
+        self._numbers = _NO_BLOCK
+
+    @property
+    def blocks(self) -> list[CachedBlock]:
+        """All blocks, by their numbers."""
+        return sorted(self._blocks.values(), key=lambda block: block.number)
+
+    def take(self, runs: Sequence[CachedRun], owner: int, time_s: float) -> None:
+        """Append what has changed, given all tokens that the cache has now."""
+        before, known = self._blocks, self._numbers
+        self._blocks = self._find(runs, owner)
+        removed = sorted((block.number for key, block in before.items() if key not in self._blocks), reverse=True)
+        if removed and not self._blocks:
+            self._append(time_s, is_cleared=True)
+            return
+        for numbers in _parts(removed):
+            self._append(time_s, removed=numbers)
+        for blocks in _parts(block for block in self._blocks.values() if block.number > known):
+            self._append(time_s, stored=blocks)
+
+    def since(self, sequence: int, time_s: float) -> Sequence[Batch]:
+        """Return the batches from a sequence number on, or a snapshot of now where the history lacks one of them."""
+        if not self.sequence - len(self._history) < sequence <= self.sequence + 1:
+            return self._snapshot(time_s)
+        return [batch for batch in self._history if batch.sequence >= sequence]
+
+    def _append(
+        self,
+        time_s: float,
+        *,
+        stored: tuple[CachedBlock, ...] = (),
+        removed: tuple[int, ...] = (),
+        is_cleared: bool = False,
+    ) -> None:
+        self.sequence += 1
+        batch = Batch(self.sequence, time_s, stored, removed, is_cleared)
+        self._history.append(batch)
+        self._history_size += batch.size
+        while self._history_size > self._max_history:
+            self._history_size -= self._history.popleft().size
+
+    def _snapshot(self, time_s: float) -> list[Batch]:
+        blocks = self.blocks
+        parts = list(_parts(blocks)) or [()]
+        first = self.sequence - len(parts) + 1
+        return [
+            Batch(
+                first + index,
+                time_s,
+                stored=part,
+                is_cleared=index == 0,
+                snapshot=SnapshotPart(index, len(parts), len(blocks)),
+            )
+            for index, part in enumerate(parts)
+        ]
+
+    def _find(self, runs: Sequence[CachedRun], owner: int) -> dict[tuple[int, tuple[int, ...]], CachedBlock]:
+        found: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
+        ends: list[tuple[int, tuple[int, ...]]] = []  # of each run: its last whole block, and the keys after that
+        for run, is_own in zip(runs, _are_own(runs, owner), strict=True):
+            parent, keys = _NO_BLOCK, run.tokens
+            if run.parent >= 0:
+                parent, rest = ends[run.parent]
+                keys = rest + keys
+            if is_own:
+                for block in self._blocks_of(parent, keys, found):
+                    parent = block.number
+            ends.append((parent, keys[len(keys) - len(keys) % BLOCK_TOKENS :]))
+        return found
+
+    def _blocks_of(
+        self, parent: int, keys: tuple[int, ...], found: dict[tuple[int, tuple[int, ...]], CachedBlock]
+    ) -> Iterator[CachedBlock]:
+        """Find or number the whole blocks of keys that follow a block."""
+        for start in range(0, len(keys) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+            key = (parent, keys[start : start + BLOCK_TOKENS])
+            block = found.get(key) or self._blocks.get(key)
+            if block is None:
+                self._numbers += 1
+                block = CachedBlock(self._numbers, parent, tokens_of(key[1]))
+            found[key] = block
+            parent = block.number
+            yield block
+
+
+def _are_own(runs: Sequence[CachedRun], owner: int) -> list[bool]:
+    """Tell of each run whether the owner sent it: its last token is the owner's, or that of a run that continues it.
+
+    In a sequence, tokens that all owners share come first, then those of one owner.
+    """
+    own = [owner_of(run.tokens[-1]) == owner for run in runs]
+    for index in range(len(runs) - 1, -1, -1):
+        if own[index] and runs[index].parent >= 0:
+            own[runs[index].parent] = True
+    return own
+
+
+def _parts(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """Yield the items in parts of a batch's size."""
+    source = iter(items)
+    while part := tuple(islice(source, MAX_BATCH_BLOCKS)):
+        yield part
