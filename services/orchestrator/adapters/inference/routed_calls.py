@@ -108,19 +108,18 @@ class RoutedCalls:
         That happens as often as replicas end that said so before. A replica that is lost without a word may have been
         lost because of this request, so that happens once.
         """
-        surprises = 0
+        surprises, losses = 0, list[Unavailable]()
         while True:
-            try:
-                async with aclosing(responses):
-                    async for response in responses:
-                        yield said.take(response)
-            except Unavailable as lost:
-                surprises += replica is None or not replica.is_leaving
-                if surprises > MAX_SURPRISES:
-                    raise
-                replica, responses = await self._continue(replicas, prefixes, said, replica, lost)
-            else:
+            async with aclosing(_until_lost(said, responses, losses)) as part:
+                async for response in part:
+                    yield response
+            if not losses:
                 return
+            lost = losses.pop()
+            surprises += replica is None or not replica.is_leaving
+            if surprises > MAX_SURPRISES:
+                raise lost
+            replica, responses = await self._continue(replicas, prefixes, said, replica, lost)
 
     async def _continue(
         self,
@@ -142,6 +141,16 @@ class RoutedCalls:
         except InvalidRequest:  # The lost replica had only the end left to report.
             raise lost from None
         return begun or (None, self._peer.call_stream(self._stub.Infer, rest))
+
+
+async def _until_lost(said: Said, responses: Responses, losses: list[Unavailable]) -> Responses:
+    """Stream responses without what was said before; a loss ends them, and is added to the losses."""
+    try:
+        async with aclosing(responses):
+            async for response in responses:
+                yield said.take(response)
+    except Unavailable as lost:
+        losses.append(lost)
 
 
 async def _ask(
