@@ -108,7 +108,8 @@ class RoutedCalls:
         That happens as often as replicas end that said so before. A replica that is lost without a word may have been
         lost because of this request, so that happens once.
         """
-        surprises, losses = 0, list[Unavailable]()
+        surprises = 0
+        losses: list[Unavailable] = []
         while True:
             async with aclosing(_until_lost(said, responses, losses)) as part:
                 async for response in part:
