@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -46,6 +46,12 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
 def add_gauge(name: str, description: str, read: Read) -> None:
     """Report the value of `read` whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_gauge(name, [_observed(read)], description=description)
+
+
+def add_info(name: str, description: str, read: Callable[[], Mapping[str, str]]) -> None:
+    """Report 1, with the labels of `read`, whenever metrics are read."""
+    meter = metrics.get_meter("pagantic")
+    meter.create_observable_gauge(name, [lambda _options: [Observation(1, read())]], description=description)
 
 
 def add_counter(name: str, description: str, read: Read) -> None:

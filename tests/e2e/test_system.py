@@ -296,6 +296,7 @@ def test_prometheus_reads_the_load(system):
         service.communicate(timeout=30)
     for name in ("queued_requests", "running_sequences", "kv_used_tokens", "output_tokens_total"):
         assert f"pagantic_inference_{name}{{" in text
+    assert 'pagantic_inference_cache_config_info{block_size="16",num_gpu_blocks="512"' in text
 
 
 def test_a_vote_of_five_has_a_winner_and_its_confidence(stub):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from pagantic_common.telemetry import names
-from pagantic_common.telemetry.metrics import add_counter, add_gauge
+from pagantic_common.telemetry.metrics import add_counter, add_gauge, add_info
 from services.inference.app.models import Models
+from services.inference.core.cached_blocks import BLOCK_TOKENS
 
 _GAUGES = (
     (names.INFERENCE_QUEUED_REQUESTS, "Requests that wait for their first step", "queued_requests"),
@@ -29,7 +30,16 @@ def report_load(models: Models) -> None:
         add_gauge(name, description, partial(_read_load, models, attribute))
     for name, description, attribute in _COUNTERS:
         add_counter(name, description, partial(_read_load, models, attribute))
+    add_info(
+        names.INFERENCE_CACHE_CONFIG, "Size of the KV cache in the blocks of its events", partial(_cache_config, models)
+    )
 
 
 def _read_load(models: Models, attribute: str) -> float:
     return float(getattr(models.load(), attribute))
+
+
+def _cache_config(models: Models) -> dict[str, str]:
+    """Return the labels that endpoint pickers know from vLLM."""
+    blocks = models.load().kv_capacity_tokens // BLOCK_TOKENS
+    return {"block_size": str(BLOCK_TOKENS), "num_gpu_blocks": str(blocks)}
