@@ -104,6 +104,11 @@ test-cluster: setup-dev ## The manifests on a real Kubernetes control plane with
 	@folder="$${PAGANTIC_CONTROL_PLANE:-$$($(BIN)/python -m tests.support.build_control_plane --cache "$(CACHE)")}"; \
 		PAGANTIC_CONTROL_PLANE="$$folder" $(BIN)/python -m pytest tests/cluster
 
+.PHONY: test-image
+test-image: setup-dev ## Build the image with buildah, and test its containers with podman; needs root, mmdebstrap, netavark and podman-compose
+	@name="$${PAGANTIC_TEST_IMAGE:-$$($(BIN)/python -m tests.support.build_image)}"; \
+		PAGANTIC_TEST_IMAGE="$$name" $(BIN)/python -m pytest tests/image
+
 # ---- parts ------------------------------------------------------------------------------------------------------
 
 .PHONY: lint

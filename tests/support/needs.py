@@ -36,6 +36,11 @@ CONTROL_PLANE = Need(
     "make test-cluster builds it; PAGANTIC_CONTROL_PLANE names the folder",
     is_installable=False,
 )
+IMAGE = Need(
+    "the container image",
+    "make test-image builds it, with buildah and podman; PAGANTIC_TEST_IMAGE names it",
+    is_installable=False,
+)
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
 
 

@@ -84,6 +84,9 @@ def test_state_is_on_volumes_and_secrets_are_files(compose):
     services = compose["services"]
     mounted = {volume.split(":")[0] for one in services.values() for volume in one.get("volumes", [])}
     assert mounted == set(compose["volumes"]) == {f"{name}-state" for name in ("orchestrator", "context", "inference")}
-    orchestrator = services["orchestrator"]
-    files = {Path(value).name for key, value in orchestrator["environment"].items() if key.endswith("_KEY_FILE")}
-    assert files == set(orchestrator["secrets"]) == set(compose["secrets"])
+    for one in services.values():
+        files = {
+            Path(value).name for key, value in one["environment"].items() if key.endswith(("_KEY_FILE", "_KEYS_FILE"))
+        }
+        assert files == set(one.get("secrets", []))
+    assert {name for one in services.values() for name in one.get("secrets", [])} == set(compose["secrets"])
