@@ -89,7 +89,7 @@ APT_GET = """
 case "$*" in
 *update*) : > "$BIN/updated" ;;
 *install*) [ -e "$BIN/updated" ] || exit 100
-    for name in initdb node npm; do echo "exit 0" > "$BIN/$name"; /bin/chmod 755 "$BIN/$name"; done ;;
+    for name in initdb pgbouncer node npm; do echo "exit 0" > "$BIN/$name"; /bin/chmod 755 "$BIN/$name"; done ;;
 esac
 """
 
@@ -103,14 +103,14 @@ def test_ci_installs_what_it_lacks_and_then_runs_the_tests(machine):
 
 
 def test_ci_installs_nothing_that_is_there(machine):
-    done = machine(initdb="", node="", npm="", **{"apt-get": "echo never >&2; exit 1"})
+    done = machine(initdb="", pgbouncer="", node="", npm="", **{"apt-get": "echo never >&2; exit 1"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "installing" not in done.stdout
 
 
 @pytest.mark.parametrize("scripts", [{}, {"apt-get": "exit 100", "sudo": "exit 1"}])
 def test_ci_that_cannot_install_fails_by_name(machine, scripts):
-    done = machine(initdb="", **scripts)
+    done = machine(initdb="", pgbouncer="", **scripts)
     assert done.returncode == 1
     assert "ci: Node.js with npm is missing and cannot be installed here" in done.stderr
     assert "make" not in done.stdout
