@@ -84,12 +84,13 @@ def machine(tmp_path):
     return run
 
 
-# Makes each program that a package has, once the list of packages is new.
+# Makes the programs that a package has, once the list of packages is new.
 APT_GET = """
 case "$*" in
 *update*) : > "$BIN/updated" ;;
 *install*) [ -e "$BIN/updated" ] || exit 100
-    for name in initdb pgbouncer node npm; do echo "exit 0" > "$BIN/$name"; /bin/chmod 755 "$BIN/$name"; done ;;
+    case "$*" in *pgbouncer*) names=pgbouncer ;; *nodejs*) names="node npm" ;; *) names=initdb ;; esac
+    for name in $names; do echo "exit 0" > "$BIN/$name"; /bin/chmod 755 "$BIN/$name"; done ;;
 esac
 """
 
