@@ -1,4 +1,4 @@
-"""Reports the load of the models as metrics."""
+"""Reports the load of the models, and what the store of prefixes does, as metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from pagantic_common.telemetry import names
 from pagantic_common.telemetry.metrics import add_counter, add_gauge
 from services.inference.app.models import Models
+from services.inference.app.storing.block_storage import StorageCounts
 
 _GAUGES = (
     (names.INFERENCE_QUEUED_REQUESTS, "Requests that wait for their first step", "queued_requests"),
@@ -21,6 +22,11 @@ _COUNTERS = (
     (names.INFERENCE_COMPUTED_TOKENS, "Tokens computed since the start", "computed_tokens_total"),
     (names.INFERENCE_PREEMPTIONS, "Sequences that lost their cells to others", "preemptions_total"),
 )
+_STORAGE_COUNTERS = (
+    (names.INFERENCE_PREFIX_READ_TOKENS, "Tokens of prompts whose cells came from the folder", "read_tokens"),
+    (names.INFERENCE_PREFIX_WRITTEN_TOKENS, "Tokens whose cells were written to the folder", "written_tokens"),
+    (names.INFERENCE_PREFIX_DROPPED_BLOCKS, "Blocks of cells that could not be written", "dropped_blocks"),
+)
 
 
 def report_load(models: Models) -> None:
@@ -29,6 +35,12 @@ def report_load(models: Models) -> None:
         add_gauge(name, description, partial(_read_load, models, attribute))
     for name, description, attribute in _COUNTERS:
         add_counter(name, description, partial(_read_load, models, attribute))
+
+
+def report_storage(counts: StorageCounts) -> None:
+    """Add the counters of the store of prefixes."""
+    for name, description, attribute in _STORAGE_COUNTERS:
+        add_counter(name, description, partial(getattr, counts, attribute))
 
 
 def _read_load(models: Models, attribute: str) -> float:

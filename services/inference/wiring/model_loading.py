@@ -17,8 +17,10 @@ from services.inference.adapters.embedding_model import (
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
-from services.inference.adapters.model_file import check_digest, describe_model
+from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
+from services.inference.app.storing.block_storage import BlockStorage
+from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.pooling import load_pooled
@@ -34,15 +36,19 @@ class ModelLoader:
         settings: The models.
         own: The file of the model that is loaded at the start; None for none.
         workers: Try constraints.
+        storage: Has prefixes outside the process; None for none.
 
     Attributes:
         specs: The models of MODEL_PATH and MODELS, in this order.
         bundled: The bundled embedding model, where it is served.
     """
 
-    def __init__(self, settings: InferenceSettings, own: Path | None, workers: Workers) -> None:
+    def __init__(
+        self, settings: InferenceSettings, own: Path | None, workers: Workers, storage: BlockStorage | None = None
+    ) -> None:
         self._settings = settings
         self._workers = workers
+        self._storage = storage
         self._options = EngineOptions()
         self._paths: dict[str, Path] = {}
         if own is not None:
@@ -97,5 +103,10 @@ class ModelLoader:
         if embedder_kind(spec.info):
             options = EmbedderOptions.like(self._options)
             return ServedModel(spec.info, await load_pooled(path, spec.info, self._settings, options))
-        generation = await load_generation(path, spec.info, self._settings, self._options, self._workers)
+        storage = None
+        if self._storage is not None:
+            storage = ModelStorage(self._storage, await asyncio.to_thread(digest_of, path))
+        generation = await load_generation(
+            path, spec.info, self._settings, self._options, self._workers, storage=storage
+        )
         return ServedModel(spec.info, generation)
