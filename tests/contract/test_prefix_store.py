@@ -4,6 +4,7 @@ import os
 import stat
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,10 +213,29 @@ def test_a_full_disk_loses_the_block_and_leaves_no_part_of_it(folder, monkeypatc
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_in_the_place_of_a_file_is_nothing(folder):
-    store = PrefixFolder(folder, LIMIT)
+def test_what_is_no_file_is_nothing_and_is_not_in_the_way(folder):
+    store = PrefixFolder(folder, 3_000)
     (folder / "a.cells").mkdir()
     assert not has(store, "a")
+    for name in "bcdef":
+        assert store.write(name, CELLS)
+    assert has(store, "f")
+
+
+def test_files_that_cannot_be_deleted_do_not_keep_the_others(folder, monkeypatch):
+    store = PrefixFolder(folder, 5_000)
+    one_after_another("abcd", lambda name: store.write(name, CELLS))
+    unlink = Path.unlink
+
+    def refuse(path, **options):
+        if path.stem == "a":
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert store.write("e", CELLS)
+    assert has(store, "a")
+    assert not has(store, "b")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

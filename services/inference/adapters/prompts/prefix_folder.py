@@ -133,8 +133,7 @@ class PrefixFolder:
         for file in files:
             if total + size <= self._max_bytes - self._max_bytes // _ROOM:
                 break
-            file.path.unlink(missing_ok=True)
-            total -= file.size
+            total -= file.size * _delete(file.path)
         return total
 
     def _files(self) -> list[_File]:
@@ -143,7 +142,7 @@ class PrefixFolder:
             found = [file for entry in entries if (file := _file_of(entry)) is not None]
         for file in found:
             if file.path.name.startswith(_NEW) and file.used_ns < time.time_ns() - _STRAY_NS:
-                file.path.unlink(missing_ok=True)
+                _delete(file.path)
         return [file for file in found if file.path.suffix == _SUFFIX]
 
     def _complain(self, error: OSError) -> None:
@@ -175,9 +174,20 @@ def _header(name: str, cells: Cells) -> bytes:
 
 
 def _file_of(entry: os.DirEntry[str]) -> _File | None:
-    """Return what is known of a file; None if another service has deleted it."""
+    """Return what is known of a file; None for anything else, or if another service has deleted it."""
     try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
         stat = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
     return _File(stat.st_mtime_ns, stat.st_size, Path(entry.path))
+
+
+def _delete(path: Path) -> bool:
+    """Delete a file and tell whether it is gone; one that cannot be deleted must not keep the others."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
