@@ -12,6 +12,7 @@ from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.scoring import score_continuations
+from services.inference.app.storing import submission
 from services.inference.app.storing.block_storage import BlockStorage
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.generation import Completed, Delta, InferenceRequest
@@ -252,15 +253,30 @@ class StuckStore(MemoryPrefixStore):
         return super().read(name, max_bytes)
 
 
-async def test_a_store_that_is_stuck_delays_a_request_once_and_has_one_thread(replica_of, store):
+async def test_a_store_that_is_stuck_delays_a_request_once_and_has_one_thread(replica_of, store, monkeypatch):
     stuck = StuckStore()
     stuck.blocks = store.blocks
     replica = replica_of(stuck, read_s=0.05)
-    assert {await replica.ask(f"{PROMPT}{number}") for number in range(3)} == {("xyz", 0), ("xyz", len(PROMPT))}
+    touched = []
+    monkeypatch.setattr(stuck, "touch", lambda name: touched.append(name) or True)
+    for number in range(3):
+        assert (await replica.ask(tenant=f"tenant {number}"))[1] == 0
     assert reading_threads() == 1
+    assert len(touched) == 1
     stuck.may_go_on.set()
     await until(lambda: reading_threads() == 0)
     assert await replica_of(stuck).ask() == ("xyz", WHOLE)
+
+
+async def test_a_store_that_was_slow_is_read_again_after_some_time(replica_of, store, monkeypatch):
+    monkeypatch.setattr(submission, "REST_S", 0.1)
+    stuck = StuckStore()
+    stuck.blocks = store.blocks
+    replica = replica_of(stuck, read_s=0.05)
+    assert await replica.ask(PROMPT[:BLOCK_TOKENS]) == ("xyz", 0)
+    stuck.may_go_on.set()
+    await asyncio.sleep(0.2)
+    assert await replica.ask() == ("xyz", WHOLE)
 
 
 async def test_a_caller_that_gives_up_while_its_prompt_is_read_leaves_nothing_behind(replica_of, store):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.app.engine_loop import Deliver, EngineLoop
 from services.inference.app.storing.block_storage import BlockStorage
 from services.inference.core.scheduling.branches import DecodeRequest
+from services.inference.core.scheduling.cells.operations import Cells
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS, name_blocks
 from services.inference.core.scheduling.prefix_tree import WORTH_PARKING
 
 READ_S = 2.0  # a prompt waits no longer for the store
+REST_S = 30.0  # for which a store that was too slow is not read
 
 log = get_logger(__name__)
 
@@ -32,6 +37,7 @@ class Submission:
         self.loop = loop
         self._blocks = storage.blocks if storage is not None else None
         self._read_s = read_s
+        self._rests_until_s = -math.inf
         self._max_blocks = loop.max_parked_tokens // BLOCK_TOKENS
         # Twice the cells: a file has positions beside them, and some models have two caches.
         self._max_block_bytes = 2 * BLOCK_TOKENS * loop.engine.kv_bytes_per_token + 1024 * 1024
@@ -51,11 +57,9 @@ class Submission:
         request = replace(request, blocks=names)
         if self._wanted(request) is None:
             return request
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._read_s):
                 await self._bring_back(request, storage)
-        except TimeoutError:
-            log.warning("the store of prefixes is slow: a prompt goes on without it", limit_s=self._read_s)
         return request
 
     async def _bring_back(self, request: DecodeRequest, storage: BlockStorage) -> None:
@@ -67,16 +71,28 @@ class Submission:
             fetch = storage.fetch(request.blocks.names[: self._max_blocks], wanted, self._max_block_bytes)
             if fetch is None:
                 return
-            pieces = await asyncio.wrap_future(fetch)
+            pieces = await self._result_of(fetch)
             if len(pieces) > wanted and self.loop.adopt(request, pieces):
                 storage.counts.read_tokens += len(pieces) * BLOCK_TOKENS
+
+    async def _result_of(self, fetch: Future[list[Cells]]) -> list[Cells]:
+        """Wait for a read; one that takes too long is the last for some time."""
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        try:
+            return await asyncio.wrap_future(fetch)
+        except asyncio.CancelledError:
+            if now_s() - begun_s >= self._read_s / 2:  # the rest of the time it may have waited for its turn
+                self._rests_until_s = now_s() + REST_S
+                log.warning("the store of prefixes is slow, and not read for some time", seconds=REST_S)
+            raise
 
     def _wanted(self, request: DecodeRequest) -> int | None:
         """Return the index of the first block that the cache lacks; None if the store can add nothing worth its time.
 
         The last token of a prompt is always computed.
         """
-        if not self.loop.may_adopt:
+        if not self.loop.may_adopt or asyncio.get_running_loop().time() < self._rests_until_s:
             return None
         kept = self.loop.kept_tokens(request)
         blocks = min(len(request.blocks.names), self._max_blocks)
