@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOp
 from services.inference.adapters.llguidance_constraints import Workers
 from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
-from services.inference.app.storing.block_storage import BlockStorage
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
@@ -36,7 +36,7 @@ class ModelLoader:
         settings: The models.
         own: The file of the model that is loaded at the start; None for none.
         workers: Try constraints.
-        storage: Has prefixes outside the process; None for none.
+        storage_of: Returns the store of a model's prefixes, by what tells its files from others; None for none.
 
     Attributes:
         specs: The models of MODEL_PATH and MODELS, in this order.
@@ -44,11 +44,15 @@ class ModelLoader:
     """
 
     def __init__(
-        self, settings: InferenceSettings, own: Path | None, workers: Workers, storage: BlockStorage | None = None
+        self,
+        settings: InferenceSettings,
+        own: Path | None,
+        workers: Workers,
+        storage_of: Callable[[str], ModelStorage] | None = None,
     ) -> None:
         self._settings = settings
         self._workers = workers
-        self._storage = storage
+        self._storage_of = storage_of
         self._options = EngineOptions()
         self._paths: dict[str, Path] = {}
         if own is not None:
@@ -104,8 +108,8 @@ class ModelLoader:
             options = EmbedderOptions.like(self._options)
             return ServedModel(spec.info, await load_pooled(path, spec.info, self._settings, options))
         storage = None
-        if self._storage is not None:
-            storage = ModelStorage(self._storage, await asyncio.to_thread(digest_of, path))
+        if self._storage_of is not None:
+            storage = self._storage_of(await asyncio.to_thread(digest_of, path))
         generation = await load_generation(
             path, spec.info, self._settings, self._options, self._workers, storage=storage
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from pagantic_common.rpc.access.registration import Registration
 from services.inference.adapters.prompts.prefix_folder import PrefixFolder
 from services.inference.app.storing.block_storage import BlockStorage
+from services.inference.app.storing.submission import ModelStorage
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
 from services.inference.wiring.constraint_workers import open_workers
@@ -25,8 +27,8 @@ MIB = 1024 * 1024
 @asynccontextmanager
 async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterator[Sequence[Registration]]:
     """Load the service's own model, if it has one, and yield the registrations; close everything at the end."""
-    async with _open_storage(settings) as storage, open_workers(settings) as workers:
-        loader = ModelLoader(settings, own, workers, storage)
+    async with _open_storage(settings) as storage_of, open_workers(settings) as workers:
+        loader = ModelLoader(settings, own, workers, storage_of)
         models = make_models(settings, loader)
         report_load(models)
         tuning = open_untuned(settings, models, loader)
@@ -37,7 +39,7 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
 
 
 @asynccontextmanager
-async def _open_storage(settings: InferenceSettings) -> AsyncIterator[BlockStorage | None]:
+async def _open_storage(settings: InferenceSettings) -> AsyncIterator[Callable[[str], ModelStorage] | None]:
     """Open the folder of prefixes, if there is one; raises PreconditionFailed for one that cannot be used."""
     if not settings.prefix_folder:
         yield None
@@ -46,6 +48,6 @@ async def _open_storage(settings: InferenceSettings) -> AsyncIterator[BlockStora
     storage = BlockStorage(await asyncio.to_thread(PrefixFolder, folder, settings.prefix_folder_mib * MIB))
     report_storage(storage.counts)
     try:
-        yield storage
+        yield partial(ModelStorage, storage)
     finally:
         await asyncio.to_thread(storage.close)

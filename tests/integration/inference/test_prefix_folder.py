@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from services.inference.adapters import model_file
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.prompts.prefix_folder import PrefixFolder
 from services.inference.app.storing.block_storage import BlockStorage
+from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.generation import ChatPrompt, Completed, Delta, InferenceRequest, Sampling
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS
 from services.inference.core.tuning import Tuning
@@ -45,7 +47,7 @@ async def replica(folder, *, room=ROOM, flash_attention=False):
     """A replica in this process; it yields a function that asks it."""
     settings = InferenceSettings(port=0, context_tokens=1024, parked_mib=200, drafting=False)
     storage = BlockStorage(PrefixFolder(folder, room))
-    loader = ModelLoader(settings, find_default_model(), ThreadWorkers(), storage)
+    loader = ModelLoader(settings, find_default_model(), ThreadWorkers(), partial(ModelStorage, storage))
     loader.set_options(Tuning(threads=1, flash_attention=flash_attention), use_extra_bufts=True)
     served = await loader.load(loader.specs[0])
 

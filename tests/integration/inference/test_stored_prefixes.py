@@ -182,13 +182,17 @@ async def test_nothing_is_adopted_while_the_engine_changes(replica_of, store):
         changing.set()
         may_end.wait(10)
 
-    changed = replica.generation.loop.when_idle(change)
+    loop, adopted = replica.generation.loop, []
+    adopt = loop.adopt
+    loop.adopt = lambda *given: adopted.append(adopt(*given)) or adopted[-1]
+    changed = loop.when_idle(change)
     await asyncio.to_thread(changing.wait, 10)
     asked = asyncio.create_task(replica.ask())
-    await until(lambda: len(store.reads) == 3)
+    await until(lambda: adopted)
     may_end.set()
     await asyncio.wrap_future(changed)
     assert await asked == ("xyz", 0)
+    assert adopted == [False]
 
 
 async def test_requests_with_the_same_beginning_read_it_once(replica_of, store):
