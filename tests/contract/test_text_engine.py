@@ -147,6 +147,26 @@ def test_cells_that_were_copied_out_are_still_shared_with_their_neighbours(engin
     assert best(engine.decode([Slice(0, tokens[11:], 11, 1)])) == expected
 
 
+def test_pieces_come_back_into_cells_that_lie_apart(real_engine):
+    for sequence_id in range(16):
+        real_engine.truncate(sequence_id, 0)
+    tokens = tokens_of(real_engine, PROMPT)
+    real_engine.decode([Slice(0, tokens, 0, 0)])
+    piece = real_engine.copy_out(0, 0, len(tokens) - 1)
+    real_engine.truncate(0, 0)
+    for sequence_id in range(16):
+        real_engine.decode([Slice(sequence_id, [*tokens, *tokens][:16], 0, 0)])
+    for sequence_id in range(0, 16, 2):
+        real_engine.truncate(sequence_id, 0)
+    real_engine.adopt(9, [piece])
+    real_engine.unpark(9, 0, len(tokens) - 1)
+    rows = real_engine.decode([Slice(0, tokens[-1:], len(tokens) - 1, 1)])
+    assert real_engine.vocabulary.piece(best(rows)[0]) == b" Paris"
+    for sequence_id in range(16):
+        real_engine.truncate(sequence_id, 0)
+    real_engine.drop(9)
+
+
 def test_the_format_of_cells_tells_layouts_apart(real_engine):
     before = real_engine.cell_format
     real_engine.retune(threads=1, flash_attention=True, batch_tokens=64)
