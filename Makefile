@@ -228,6 +228,10 @@ bench-search: setup-dev ## Measure searches among 1,000 to 100,000 chunks of the
 bench-routing: setup-dev ## Measure the choice among replicas, or with MODE=simulate in virtual time; ROUTING="--sharing 0.9 --rate 6" and more
 	@$(BIN)/python -m tests.bench.routing $(or $(MODE),measure) $(ROUTING)
 
+.PHONY: bench-stored-prefixes
+bench-stored-prefixes: setup-dev ## Measure what a replica that starts again saves by the folder of prefixes
+	@$(BIN)/python -m tests.bench.stored_prefixes
+
 .PHONY: bench-citations
 bench-citations: setup-dev ## Measure constraints and masks of answers with citations; needs PAGANTIC_SUITES
 	@$(BIN)/python -m tests.bench.citations

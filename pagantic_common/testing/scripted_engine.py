@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagantic_common.domain.errors import Internal
 from pagantic_common.domain.messages import ModelInfo
 
 END_TOKEN = 256
@@ -15,6 +16,7 @@ VOCABULARY_SIZE = 257
 CERTAIN = 50.0
 
 Logits = NDArray[np.float32]
+Piece = NDArray[np.uint8]
 
 
 class ByteVocabulary:
@@ -59,6 +61,9 @@ class ScriptedEngine:
         logits_of: Returns the logits after given tokens, instead of a script.
         longest_token_bytes: The length that it declares for its longest token; the real length is 1.
         on_decode: Called with the slices of every batch before it is decoded; its errors are raised.
+
+    Attributes:
+        refuses_pieces: Whether adopted pieces cannot be restored.
     """
 
     def __init__(
@@ -79,7 +84,10 @@ class ScriptedEngine:
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_sequences = max_sequences
         self.parked: dict[int, list[int]] = {}
+        self.refuses_pieces = False
+        self._pieces: set[int] = set()
         self.kv_bytes_per_token = 1
+        self.cell_format = "scripted"
         self.batches: list[tuple[tuple[int, ...], ...]] = []
         self._logits_of = logits_of or logits_of_script(script)
         self._sequences: list[list[tuple[int, object]]] = [[] for _ in range(max_sequences)]
@@ -132,15 +140,37 @@ class ScriptedEngine:
             raise AssertionError(f"{key} is parked already")
         self.parked[key] = [token for token, _ in self._sequences[sequence_id]]
 
+    def copy_out(self, sequence_id: int, start: int, end: int) -> Piece:
+        """Return the tokens of a part of a sequence, and where it begins."""
+        tokens = [token for token, _ in self._sequences[sequence_id][start:end]]
+        if len(tokens) < end - start:
+            raise AssertionError(f"sequence {sequence_id} ends before {end}")
+        return np.array([start, *tokens], dtype="<i4").view(np.uint8)
+
+    def adopt(self, key: int, pieces: Sequence[Piece]) -> None:
+        """Park the tokens of pieces."""
+        tokens: list[int] = []
+        for piece in pieces:
+            start, *more = piece.view("<i4").tolist()
+            if start != len(tokens):
+                raise AssertionError(f"a piece from {start} follows {len(tokens)} tokens")
+            tokens += more
+        if key in self.parked:
+            raise AssertionError(f"{key} is parked already")
+        self.parked[key] = tokens
+        self._pieces.add(key)
+
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
         """Give an empty sequence the first `length` of the parked tokens."""
+        if self.refuses_pieces and key in self._pieces:
+            raise Internal("the pieces are refused")
         if self._sequences[sequence_id]:
             raise AssertionError(f"sequence {sequence_id} is not empty")
         self._sequences[sequence_id] = [(token, object()) for token in self.parked[key][:length]]
 
     def drop(self, key: int) -> None:
-        """Forget parked tokens."""
-        del self.parked[key]
+        """Forget parked tokens, if there are any."""
+        self.parked.pop(key, None)
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""

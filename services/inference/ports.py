@@ -1,4 +1,4 @@
-"""The roles that the app needs: engine, embedder, tokenizer, template, constraints, measurements, remote engine."""
+"""The roles that the app needs: engine, embedder, tokenizer, template, constraints, measurements, stores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from services.inference.core.pairs import PairLayout
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
 from services.inference.core.scheduling.batch import Slice
+from services.inference.core.scheduling.cells.operations import Cells
 from services.inference.core.tuning import Round, Tuning
 
 
@@ -40,6 +41,22 @@ class TuningStore(Protocol):
 
     def save(self, tuning: Tuning | None) -> str:
         """Keep a tuning, or None for a machine without one; returns the problem if that fails, else an empty text."""
+
+
+class PrefixStore(Protocol):
+    """Keeps blocks of KV cells by name, for this process and others, and deletes the least recently used of too many.
+
+    Callable from any thread. A call may block; it raises nothing, since what fails is only not there.
+    """
+
+    def read(self, name: str, max_bytes: int) -> Cells | None:
+        """Return a block as it was written, and note its use; None if it is not there, or larger than that."""
+
+    def write(self, name: str, cells: Cells) -> bool:
+        """Keep a block; False if it could not be kept."""
+
+    def touch(self, name: str) -> bool:
+        """Note the use of a block; False if it is not there."""
 
 
 class Tokenizer(Protocol):
@@ -86,6 +103,10 @@ class TextEngine(Tokenizer, Protocol):
     def max_sequences(self) -> int:
         """Sequence ids are below this."""
 
+    @property
+    def cell_format(self) -> str:
+        """What decides the cells of given tokens beside the model's file; empty if blocks of them cannot be copied."""
+
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the wanted rows of logits, in order.
 
@@ -102,6 +123,15 @@ class TextEngine(Tokenizer, Protocol):
     def park(self, sequence_id: int, key: int) -> None:
         """Copy the cells of a sequence to host memory, under a new key."""
 
+    def copy_out(self, sequence_id: int, start: int, end: int) -> Cells:
+        """Return a copy of the cells of a sequence from position `start` to position `end`."""
+
+    def adopt(self, key: int, pieces: Sequence[Cells]) -> None:
+        """Park what `copy_out` gave, maybe of another engine of the same `cell_format`, under a new key.
+
+        The pieces follow each other from position 0.
+        """
+
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
         """Copy the first `length` parked tokens into an empty sequence; the cache needs room for all parked tokens.
 
@@ -109,7 +139,7 @@ class TextEngine(Tokenizer, Protocol):
         """
 
     def drop(self, key: int) -> None:
-        """Forget the parked cells of a key."""
+        """Forget the parked cells of a key, if there are any."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
         """Run with these options from now on; the cache is empty afterwards. Only while nothing is decoded.

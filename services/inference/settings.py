@@ -137,6 +137,10 @@ class InferenceSettings(InnerSettings):
     kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
     max_idle_tokens: int = Field(0, ge=0, description="KV cells kept for repeated prompts; they slow every step")
     parked_mib: int = Field(512, ge=0, description="host memory for the KV cells of repeated prompts")
+    prefix_folder: ExpandedPath = Field(
+        "", description="folder for KV cells of repeated prompts, which replicas share; empty is none"
+    )
+    prefix_folder_mib: int = Field(4096, ge=1, description="size of that folder; the least recently used cells go")
     shared_prompt_folder: ExpandedPath = Field(
         "",
         description="folder of texts; tenants share the KV cells of system messages that begin with one; empty is none",
@@ -194,6 +198,12 @@ class InferenceSettings(InnerSettings):
     def has_own_model(self) -> bool:
         """Whether the service loads a model of its own at its start."""
         return self.model_path != NO_MODEL
+
+    @model_validator(mode="after")
+    def _check_prefixes(self) -> InferenceSettings:
+        if self.prefix_folder and not self.parked_mib:
+            raise ValueError("PREFIX_FOLDER is set and PARKED_MIB is 0: what is read from it needs that memory")
+        return self
 
     @model_validator(mode="after")
     def _check_aliases(self) -> InferenceSettings:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
@@ -12,7 +12,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
-from services.inference.app.prompt_tokens import PromptTokenizer
+from services.inference.app.preparing.prompt_tokens import PromptTokenizer
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Constraint, ConstraintKind, Sampling
 from services.inference.core.scheduling.batch import Slice
@@ -104,6 +104,86 @@ def test_what_was_parked_comes_back_and_may_share_its_beginning(engine):
     engine.drop(7)
     with pytest.raises(KeyError):
         engine.unpark(7, 2, 1)
+
+
+PROMPT = "Rome is the capital of Italy, and the capital of France is"
+
+
+@pytest.fixture(params=[False, True], ids=["without flash attention", "with flash attention"])
+def engine_of(request, engine):
+    """The engine with flash attention on or off; the scripted one has none."""
+    if not hasattr(engine, "retune"):
+        yield engine
+        return
+    engine.retune(threads=1, flash_attention=request.param, batch_tokens=64)
+    yield engine
+    engine.retune(threads=0, flash_attention=False, batch_tokens=64)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 6, 8, 11])
+def test_a_sequence_of_stored_pieces_goes_on_as_the_original(engine_of, length):
+    engine, tokens = engine_of, tokens_of(engine_of, PROMPT)[:12]
+    engine.decode([Slice(2, tokens[3:9], 0, 0)])  # whose cells are no part of it
+    engine.decode([Slice(0, tokens[:5], 0, 0)])
+    engine.decode([Slice(0, tokens[5:], 5, 0)])
+    pieces = [engine.copy_out(0, start, start + 4) for start in (0, 4, 8)]
+    engine.truncate(0, length)
+    expected = best(engine.decode([Slice(0, tokens[length:], length, 1)]))
+    engine.truncate(0, 0)
+    engine.adopt(9, [piece.copy() for piece in pieces])
+    engine.unpark(9, 1, length)
+    assert best(engine.decode([Slice(1, tokens[length:], length, 1)])) == expected
+    engine.drop(9)
+    engine.drop(9)
+
+
+def test_cells_that_were_copied_out_are_still_shared_with_their_neighbours(engine):
+    tokens = tokens_of(engine, PROMPT)[:12]
+    expected = best(engine.decode([Slice(0, tokens, 0, 1)]))
+    engine.truncate(0, 11)
+    engine.copy_prefix(0, 1, 8)
+    engine.copy_out(1, 0, 8)
+    assert best(engine.decode([Slice(1, tokens[8:], 8, 1)])) == expected
+    assert best(engine.decode([Slice(0, tokens[11:], 11, 1)])) == expected
+
+
+def test_pieces_come_back_into_cells_that_lie_apart(real_engine):
+    for sequence_id in range(16):
+        real_engine.truncate(sequence_id, 0)
+    tokens = tokens_of(real_engine, PROMPT)
+    real_engine.decode([Slice(0, tokens, 0, 0)])
+    piece = real_engine.copy_out(0, 0, len(tokens) - 1)
+    real_engine.truncate(0, 0)
+    for sequence_id in range(16):
+        real_engine.decode([Slice(sequence_id, [*tokens, *tokens][:16], 0, 0)])
+    for sequence_id in range(0, 16, 2):
+        real_engine.truncate(sequence_id, 0)
+    real_engine.adopt(9, [piece])
+    real_engine.unpark(9, 0, len(tokens) - 1)
+    rows = real_engine.decode([Slice(0, tokens[-1:], len(tokens) - 1, 1)])
+    assert real_engine.vocabulary.piece(best(rows)[0]) == b" Paris"
+    for sequence_id in range(16):
+        real_engine.truncate(sequence_id, 0)
+    real_engine.drop(9)
+
+
+def test_the_format_of_cells_tells_layouts_apart(real_engine):
+    before = real_engine.cell_format
+    real_engine.retune(threads=1, flash_attention=True, batch_tokens=64)
+    assert real_engine.cell_format != before
+    real_engine.retune(threads=0, flash_attention=False, batch_tokens=64)
+    assert real_engine.cell_format == before != ""
+
+
+def test_cells_of_another_format_are_refused_with_an_error_of_the_engine(real_engine):
+    for sequence_id in range(4):
+        real_engine.truncate(sequence_id, 0)
+    real_engine.decode([Slice(0, tokens_of(real_engine, PROMPT)[:4], 0, 0)])
+    piece = real_engine.copy_out(0, 0, 4)
+    real_engine.adopt(9, [piece[: piece.size // 2]])
+    with pytest.raises(Internal):
+        real_engine.unpark(9, 1, 4)
+    real_engine.drop(9)
 
 
 def test_a_full_cache_is_said_and_nothing_of_the_batch_is_computed(real_engine):

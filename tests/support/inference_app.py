@@ -9,7 +9,8 @@ from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTem
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel
-from services.inference.app.prepared_request import RequestPreparer
+from services.inference.app.preparing.prepared_request import RequestPreparer
+from services.inference.app.storing.submission import Submission
 from services.inference.app.tuning import Tuner
 from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.core.scheduling.batching import Limits
@@ -36,6 +37,8 @@ def generation_over(
     constraints=None,
     shared_prompts=(),
     max_parked_bytes=1000,
+    storage=None,
+    read_s=2.0,
 ):
     loop = EngineLoop(
         engine,
@@ -44,10 +47,12 @@ def generation_over(
         max_parked_bytes=max_parked_bytes,
         clock=SystemClock(),
         post=asyncio.get_running_loop().call_soon_threadsafe,
+        put=storage.blocks.put if storage else None,
+        model_digest=storage.model_digest if storage else "",
     )
     chat_template = JinjaChatTemplate(template, bos_token="", eos_token="")
     return Generation(
-        loop=loop,
+        submission=Submission(loop, storage, read_s=read_s),
         requests=RequestPreparer(
             engine, chat_template, may_draft=True, new_seed=lambda: 7, shared_prompts=shared_prompts
         ),

@@ -11,13 +11,13 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-from numpy.typing import NDArray
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
+from services.inference.core.scheduling.cells.operations import Cells
 from services.inference.ports import KvCacheFullError
 
 _KV_FULL = 1  # llama_decode found no cells and changed nothing
@@ -25,7 +25,7 @@ _FLASH_ATTENTION_TYPES = {
     True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
-MAX_SEQUENCES = 256  # the limit of llama.cpp
+MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class LlamaCppEngine:
         self._path = path
         self._window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         self._info = replace(info, context_window=self._window)
-        self._parked: dict[int, NDArray[np.uint8]] = {}
+        self._parked: dict[int, tuple[Cells, ...]] = {}
         try:
             self._open_context(options)
         except PreconditionFailed:
@@ -135,7 +135,7 @@ class LlamaCppEngine:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = max(self._window, options.kv_tokens)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
-        params.n_seq_max = options.max_sequences
+        params.n_seq_max = options.max_sequences + 1
         params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
@@ -152,7 +152,7 @@ class LlamaCppEngine:
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
-        self._max_sequences = options.max_sequences
+        self._max_sequences = self._passage = options.max_sequences
         self._batch = TokenBatch(self._max_batch_tokens)
 
     @property
@@ -187,6 +187,17 @@ class LlamaCppEngine:
     def max_sequences(self) -> int:
         """Sequence ids are below this."""
         return self._max_sequences
+
+    @property
+    def cell_format(self) -> str:
+        """What decides the cells of given tokens beside the model's file; empty if blocks of them cannot be copied."""
+        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
+            return ""  # one state stands for all tokens before it
+        # Without flash attention, values lie in columns. Some models turn keys by the size of the context.
+        return (
+            f"llama-cpp-python {llama_cpp.__version__}, states {llama_cpp.LLAMA_STATE_SEQ_VERSION}, "
+            f"flash attention {self._options.flash_attention}, keys and values f16, context {self._kv_capacity_tokens}"
+        )
 
     @property
     def chat_template(self) -> str:
@@ -249,24 +260,41 @@ class LlamaCppEngine:
 
     def park(self, sequence_id: int, key: int) -> None:
         """Copy the cells of a sequence to host memory."""
-        data = np.empty(llama_cpp.llama_state_seq_get_size(self._context, sequence_id), dtype=np.uint8)
-        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        size = llama_cpp.llama_state_seq_get_data(self._context, pointer, data.size, sequence_id)
-        self._parked[key] = data[:size]
+        self._parked[key] = (self._state_of(sequence_id),)
+
+    def copy_out(self, sequence_id: int, start: int, end: int) -> Cells:
+        """Return a copy of the cells of a sequence from position `start` to position `end`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, self._passage, start, end)
+        cells = self._state_of(self._passage)
+        self.truncate(self._passage, 0)
+        return cells
+
+    def adopt(self, key: int, pieces: Sequence[Cells]) -> None:
+        """Park what `copy_out` gave; the pieces follow each other from position 0."""
+        self._parked[key] = tuple(pieces)
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
         """Copy the first `length` parked tokens of a key into an empty sequence."""
-        data = self._parked[key]
-        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if not llama_cpp.llama_state_seq_set_data(self._context, pointer, data.size, sequence_id):
-            raise Internal(
-                f"{data.size} bytes of the KV cache could not be restored", code=ErrorCode.INFERENCE_ENGINE_ERROR
-            )
+        for piece in self._parked[key]:
+            if llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id) + 1 >= length:
+                break
+            pointer = piece.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+            if not llama_cpp.llama_state_seq_set_data(self._context, pointer, piece.size, self._passage):
+                raise Internal(
+                    f"{piece.size} bytes of the KV cache could not be restored", code=ErrorCode.INFERENCE_ENGINE_ERROR
+                )
+            llama_cpp.llama_memory_seq_cp(self._memory, self._passage, sequence_id, -1, -1)
+            self.truncate(self._passage, 0)
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Forget the parked cells of a key."""
-        del self._parked[key]
+        """Forget the parked cells of a key, if there are any."""
+        self._parked.pop(key, None)
+
+    def _state_of(self, sequence_id: int) -> Cells:
+        cells = np.empty(llama_cpp.llama_state_seq_get_size(self._context, sequence_id), dtype=np.uint8)
+        pointer = cells.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        return cells[: llama_cpp.llama_state_seq_get_data(self._context, pointer, cells.size, sequence_id)]
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from glob import escape
 from pathlib import Path
 
 import llama_cpp
@@ -72,6 +73,16 @@ def check_digest(path: Path, *, alias: str, sha256: str) -> None:
             f"the file of model {alias!r}, {str(path)!r}, has the SHA-256 {found}, and MODEL_SHA256 says {sha256}",
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
+
+
+def digest_of(path: Path) -> str:
+    """Return what tells a model from every other one: a hash of its file, or of all files that it is split into."""
+    found = _PART.search(path.name)
+    if not found:
+        return sha256_of(path)
+    beginning, ending = path.name[: found.start()], path.name[found.end() - len("-00001.gguf") :]
+    parts = sorted(path.parent.glob(f"{escape(beginning)}-?????-of{ending}"))
+    return " ".join(sha256_of(part) for part in parts)
 
 
 def _describe(model: llama_cpp.llama_model_p, path: Path, alias: str, context_tokens: int) -> ModelInfo:

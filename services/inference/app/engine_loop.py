@@ -11,6 +11,7 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
+from services.inference.app.cell_operations import apply_operation
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,
@@ -20,21 +21,16 @@ from services.inference.core.scheduling.branches import (
     Progress,
     SchedulerEvent,
 )
-from services.inference.core.scheduling.prefix_tree import (
-    CachedRun,
-    CopyPrefix,
-    Drop,
-    Operation,
-    Park,
-    PrefixTree,
-    Truncate,
-    Unpark,
-)
+from services.inference.core.scheduling.cells.operations import Cells
+from services.inference.core.scheduling.cells.saving import Saving
+from services.inference.core.scheduling.cells.stored_blocks import root_of
+from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.ports import KvCacheFullError, TextEngine
 
 log = get_logger(__name__)
 
 Deliver = Callable[[SchedulerEvent], None]
+Put = Callable[[str, Cells, int], bool]
 _STUCK_RETRY_S = 0.05
 
 
@@ -49,6 +45,9 @@ class EngineLoop:
         clock: Time for deadlines and costs.
         post: Runs a callback on the receivers' event loop; callable from any thread.
         stream_interval_s: Least time between two deliveries of text; a delivery costs as much as a short step.
+        put: Takes the name, the cells and the number of tokens of a block that is to be stored, and returns whether it
+            will be; None stores nothing.
+        model_digest: Tells the model's files from others, for the names of stored blocks.
     """
 
     def __init__(
@@ -61,12 +60,17 @@ class EngineLoop:
         clock: Clock,
         post: Callable[[Callable[[], None]], object],
         stream_interval_s: float = 0.0,
+        put: Put | None = None,
+        model_digest: str = "",
     ) -> None:
         self.engine = engine
+        self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
         self._max_idle_tokens = max_idle_tokens
-        self._max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
-        self.scheduler = Scheduler(self._empty_tree(), limits)
+        self._put = put
+        self._model_digest = model_digest
+        self.scheduler = Scheduler(self._empty_tree(), limits, Saving(self._new_root()))
         self.broken_because = ""
+        self.may_adopt = put is not None
         self._clock = clock
         self._post = post
         self._stream_interval_s = stream_interval_s
@@ -92,6 +96,25 @@ class EngineLoop:
             self._deliver[number] = deliver
             self._changed.notify()
         return number
+
+    @property
+    def root(self) -> bytes:
+        """The root of the names of blocks that the engine now has; empty if none are stored."""
+        return self.scheduler.saving.root
+
+    def kept_tokens(self, request: DecodeRequest) -> int:
+        """Return how many tokens of a prompt need not be computed."""
+        with self._changed:
+            return self.scheduler.kept_tokens(request)
+
+    def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
+        """Park the first blocks of a prompt, which were stored; False if this cannot be, or need not be any more."""
+        with self._changed:
+            if self._change is not None or self._is_closing or not self.may_adopt:
+                return False
+            is_adopted = self.scheduler.adopt(request, pieces)
+            self._changed.notify()
+        return is_adopted
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
         """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
@@ -213,7 +236,7 @@ class EngineLoop:
             error = raised
         with self._changed:
             self._change = None
-            self.scheduler.renew(self._empty_tree(), self.engine.max_batch_tokens)
+            self.scheduler.renew(self._empty_tree(), self.engine.max_batch_tokens, self._new_root())
         if done.done():  # `give_up` has failed it
             return
         if error is None:
@@ -226,8 +249,18 @@ class EngineLoop:
             capacity_tokens=self.engine.kv_capacity_tokens,
             max_sequences=self.engine.max_sequences,
             max_idle_tokens=self._max_idle_tokens,
-            max_parked_tokens=self._max_parked_tokens,
+            max_parked_tokens=self.max_parked_tokens,
         )
+
+    def _new_root(self) -> bytes:
+        if self._put is None or not self.engine.cell_format:
+            return b""
+        return root_of(self._model_digest, self.engine.cell_format)
+
+    def _store(self, name: str, cells: Cells) -> None:
+        if self._put is None or not self._put(name, cells, self.scheduler.saving.block_tokens):
+            with self._changed:
+                self.scheduler.saving.forget(name)
 
     def _carry_out(self, plan: Plan) -> None:
         self._step_started_s = self._clock.monotonic_s()
@@ -243,10 +276,11 @@ class EngineLoop:
         """Apply a plan's operations, decode its batch, and return the scheduler's answer to the result."""
         try:
             for operation in plan.operations:
-                apply_operation(self.engine, operation)
+                apply_operation(self.engine, operation, self._store)
         except Internal as error:
-            log.error("the cache failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
-            return partial(self.scheduler.start_over, str(error))
+            log.error("the cache failed: all is computed again", error=str(error))  # noqa: TRY400 - an expected failure
+            self.may_adopt = False  # what one engine stored and another refuses would be refused again
+            return self.scheduler.compute_again
         if not plan.slices:
             return tuple
         started_s = self._clock.monotonic_s()
@@ -274,21 +308,6 @@ class EngineLoop:
             batch, self._held = self._held, []
             self._handed_out_s = now_s
             self._post(lambda: _call_all(batch))
-
-
-def apply_operation(engine: TextEngine, operation: Operation) -> None:
-    """Apply an operation of the prefix tree to the engine's cache."""
-    match operation:
-        case CopyPrefix():
-            engine.copy_prefix(operation.source, operation.target, operation.length)
-        case Truncate():
-            engine.truncate(operation.sequence_id, operation.length)
-        case Park():
-            engine.park(operation.sequence_id, operation.key)
-        case Unpark():
-            engine.unpark(operation.key, operation.sequence_id, operation.length)
-        case Drop():
-            engine.drop(operation.key)
 
 
 def _call_all(batch: Sequence[tuple[Deliver, SchedulerEvent]]) -> None:

@@ -11,9 +11,9 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.telemetry.scope import current_principal
 from services.inference.app.answer_stream import AnswerStream
-from services.inference.app.engine_loop import EngineLoop
-from services.inference.app.preparation import Preparation
-from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
+from services.inference.app.preparing.preparation import Preparation
+from services.inference.app.preparing.prepared_request import PreparedRequest, RequestPreparer
+from services.inference.app.storing.submission import Submission
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
@@ -30,14 +30,15 @@ class Generation:
     def __init__(
         self,
         *,
-        loop: EngineLoop,
+        submission: Submission,
         requests: RequestPreparer,
         constraints: ConstraintCompiler,
         clock: Clock,
         max_candidates: int,
     ) -> None:
-        self.loop = loop
-        self.engine: TextEngine = loop.engine
+        self.submission = submission
+        self.loop = submission.loop
+        self.engine: TextEngine = self.loop.engine
         self.preparation = Preparation(self.engine, window_tokens=self.engine.model.context_window)
         self._requests = requests
         self._constraints = constraints
@@ -146,7 +147,7 @@ class Generation:
             candidate_count=request.candidate_count,
             clock=self._clock,
         )
-        number = self.loop.submit(prepared.decode, stream.put)
+        number = await self.submission.submit(prepared.decode, stream.put)
         self._running[prepared.started.inference_id] = (number, request.candidate_count)
         try:
             async with aclosing(stream.events()) as events:

@@ -19,7 +19,7 @@ from services.inference.core.scheduling.branches import (
     Prompted,
     SchedulerEvent,
 )
-from services.inference.core.scheduling.parked_prefixes import common_length
+from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.core.scheduling.scoring import ContinuationTree, GivenDraft, GivenOutput, Reading
 
 MAX_CONTINUATIONS = 64
@@ -133,7 +133,7 @@ async def _read_all(generation: Generation, prompt: Sequence[int], branches: Seq
     readings = [(branch, reading) for branch in branches for reading in branch.tree.readings]
     if not readings:
         return 0
-    cached = await _read(generation, prompt, *readings[0])
+    cached = await _read(generation, prompt, *readings[0], is_first=True)
     turns = asyncio.Semaphore(min(_AT_ONCE, generation.loop.scheduler.limits.max_running))
 
     async def read(branch: _Branch, reading: Reading) -> None:
@@ -149,8 +149,13 @@ async def _read_all(generation: Generation, prompt: Sequence[int], branches: Seq
     return cached
 
 
-async def _read(generation: Generation, prompt: Sequence[int], branch: _Branch, reading: Reading) -> int:
-    """Let a branch take a reading, and return how many tokens before it the cache had."""
+async def _read(
+    generation: Generation, prompt: Sequence[int], branch: _Branch, reading: Reading, *, is_first: bool = False
+) -> int:
+    """Let a branch take a reading, and return how many tokens before it the cache had.
+
+    Only the first reading uses stored prefixes: that the others find its prompt does not mean that it comes again.
+    """
     tokens = (*prompt, *branch.ending)
     kept_tokens = None
     if branch.ending:  # nobody else is likely to ask it, and the cells that it leaves slow every later step down
@@ -182,7 +187,10 @@ async def _read(generation: Generation, prompt: Sequence[int], branch: _Branch, 
             case Failed() if not done.done():
                 done.set_exception(event.to_error())
 
-    number = generation.loop.submit(request, take)
+    if is_first:
+        number = await generation.submission.submit(request, take)
+    else:
+        number = generation.loop.submit(request, take)
     try:
         await done
     finally:

@@ -1,4 +1,4 @@
-"""Reports the load of the models as metrics."""
+"""Reports the load of the models, and what the store of prefixes does, as metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from pagantic_common.telemetry import names
 from pagantic_common.telemetry.metrics import add_counter, add_gauge, add_info
 from services.inference.app.models import Models
+from services.inference.app.storing.block_storage import StorageCounts
 from services.inference.core.cached_blocks import BLOCK_TOKENS
 
 _GAUGES = (
@@ -22,6 +23,11 @@ _COUNTERS = (
     (names.INFERENCE_COMPUTED_TOKENS, "Tokens computed since the start", "computed_tokens_total"),
     (names.INFERENCE_PREEMPTIONS, "Sequences that lost their cells to others", "preemptions_total"),
 )
+_STORAGE_COUNTERS = (
+    (names.INFERENCE_PREFIX_READ_TOKENS, "Tokens of prompts whose cells came from the folder", "read_tokens"),
+    (names.INFERENCE_PREFIX_WRITTEN_TOKENS, "Tokens whose cells were written to the folder", "written_tokens"),
+    (names.INFERENCE_PREFIX_DROPPED_BLOCKS, "Blocks of cells that could not be written", "dropped_blocks"),
+)
 
 
 def report_load(models: Models) -> None:
@@ -33,6 +39,12 @@ def report_load(models: Models) -> None:
     add_info(
         names.INFERENCE_CACHE_CONFIG, "Size of the KV cache in the blocks of its events", partial(_cache_config, models)
     )
+
+
+def report_storage(counts: StorageCounts) -> None:
+    """Add the counters of the store of prefixes."""
+    for name, description, attribute in _STORAGE_COUNTERS:
+        add_counter(name, description, partial(getattr, counts, attribute))
 
 
 def _read_load(models: Models, attribute: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from services.inference.adapters.embedding_model import (
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
-from services.inference.adapters.model_file import check_digest, describe_model
+from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
+from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.pooling import load_pooled
@@ -34,15 +36,23 @@ class ModelLoader:
         settings: The models.
         own: The file of the model that is loaded at the start; None for none.
         workers: Try constraints.
+        storage_of: Returns the store of a model's prefixes, by what tells its files from others; None for none.
 
     Attributes:
         specs: The models of MODEL_PATH and MODELS, in this order.
         bundled: The bundled embedding model, where it is served.
     """
 
-    def __init__(self, settings: InferenceSettings, own: Path | None, workers: Workers) -> None:
+    def __init__(
+        self,
+        settings: InferenceSettings,
+        own: Path | None,
+        workers: Workers,
+        storage_of: Callable[[str], ModelStorage] | None = None,
+    ) -> None:
         self._settings = settings
         self._workers = workers
+        self._storage_of = storage_of
         self._options = EngineOptions()
         self._paths: dict[str, Path] = {}
         if own is not None:
@@ -97,5 +107,10 @@ class ModelLoader:
         if embedder_kind(spec.info):
             options = EmbedderOptions.like(self._options)
             return ServedModel(spec.info, await load_pooled(path, spec.info, self._settings, options))
-        generation = await load_generation(path, spec.info, self._settings, self._options, self._workers)
+        storage = None
+        if self._storage_of is not None:
+            storage = self._storage_of(await asyncio.to_thread(digest_of, path))
+        generation = await load_generation(
+            path, spec.info, self._settings, self._options, self._workers, storage=storage
+        )
         return ServedModel(spec.info, generation)

@@ -14,7 +14,8 @@ from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTem
 from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
-from services.inference.app.prepared_request import RequestPreparer
+from services.inference.app.preparing.prepared_request import RequestPreparer
+from services.inference.app.storing.submission import ModelStorage, Submission
 from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import InferenceSettings
 
@@ -23,7 +24,13 @@ MIB = 1024 * 1024
 
 
 async def load_generation(
-    path: Path, info: ModelInfo, settings: InferenceSettings, options: EngineOptions, workers: Workers
+    path: Path,
+    info: ModelInfo,
+    settings: InferenceSettings,
+    options: EngineOptions,
+    workers: Workers,
+    *,
+    storage: ModelStorage | None,
 ) -> Generation:
     """Load a model and start its engine loop."""
     shared_prompts = await asyncio.to_thread(read_shared_prompts, settings.shared_prompt_folder)
@@ -56,9 +63,11 @@ async def load_generation(
         clock=clock,
         post=asyncio.get_running_loop().call_soon_threadsafe,
         stream_interval_s=settings.stream_interval_ms / 1000,
+        put=storage.blocks.put if storage is not None else None,
+        model_digest=storage.model_digest if storage is not None else "",
     )
     return Generation(
-        loop=loop,
+        submission=Submission(loop, storage),
         requests=requests,
         constraints=LlguidanceCompiler(
             engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, monotonic_s=clock.monotonic_s

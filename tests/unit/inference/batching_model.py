@@ -1,16 +1,22 @@
 """Drives a Scheduler with a ScriptedEngine, as the engine's loop does, and keeps what it says."""
 
+from dataclasses import replace
+from itertools import takewhile
+
 import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.engine_loop import apply_operation
+from services.inference.app.cell_operations import apply_operation
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batching import Limits, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Ended, Failed, Finished, Progress
+from services.inference.core.scheduling.cells.saving import Saving
+from services.inference.core.scheduling.cells.stored_blocks import name_blocks, root_of
 from services.inference.core.scheduling.drafting import PromptLookup
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
+ROOT = root_of("the scripted engine")
 WARM = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
@@ -31,6 +37,8 @@ class Bench:
         memo=0,
         costs=None,
         weights=None,
+        block=None,
+        stored=None,
     ):
         self.engine = engine or ScriptedEngine(
             logits_of=random_logits, kv_capacity_tokens=capacity, max_sequences=sequences
@@ -38,7 +46,11 @@ class Bench:
         tree = PrefixTree(
             capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
         )
-        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity, memo, weights or {}))
+        saving = Saving(ROOT, block_tokens=block) if block else None
+        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity, memo, weights or {}), saving)
+        self.block = block
+        self.stored = {} if stored is None else stored
+        self.adopted = 0
         self.costs = costs
         self.now = 0.0
         self.steps = 0
@@ -56,17 +68,33 @@ class Bench:
             stop=more.pop("stop", ()),
         )
         drafter = PromptLookup(prompt) if more.pop("may_draft", False) else None
-        return self.scheduler.submit(
-            DecodeRequest(
-                tokens=tuple(prompt), output=output, draws=draws, max_tokens=max_tokens, drafter=drafter, **more
-            )
+        request = DecodeRequest(
+            tokens=tuple(prompt), output=output, draws=draws, max_tokens=max_tokens, drafter=drafter, **more
         )
+        if self.block:
+            request = self.bring_back(request)
+        return self.scheduler.submit(request)
+
+    def bring_back(self, request):
+        """Return the request with the names of its blocks, after those that are stored were adopted."""
+        blocks = name_blocks(
+            ROOT,
+            request.tokens,
+            tenant=request.tenant,
+            shared_tokens=request.shared_tokens,
+            block_tokens=self.block,
+        )
+        request = replace(request, blocks=blocks)
+        pieces = [self.stored[name] for name in takewhile(self.stored.__contains__, blocks.names)]
+        if len(pieces) * self.block > self.scheduler.kept_tokens(request):
+            self.adopted += self.scheduler.adopt(request, pieces)
+        return request
 
     def step(self):
         plan = self.scheduler.decide(self.now)
         self.events += plan.events
         for operation in plan.operations:
-            apply_operation(self.engine, operation)
+            apply_operation(self.engine, operation, self.stored.__setitem__)
         self.trace.append((plan.operations, plan.slices))
         assert all(part.tokens for part in plan.slices)
         if plan.slices:

@@ -1,10 +1,12 @@
 """The tree against a plain model of the cache: what each sequence holds, and how many cells that takes."""
 
 import hypothesis.strategies as st
+import numpy as np
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.inference.core.scheduling.prefix_tree import CopyPrefix, Drop, Park, PrefixTree, Truncate, Unpark
+from services.inference.core.scheduling.cells.operations import Adopt, CopyPrefix, Drop, Park, Truncate, Unpark
+from services.inference.core.scheduling.prefix_tree import PrefixTree
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6) | st.integers(0, 2).map(lambda token: [token] * 18)
 
@@ -38,6 +40,8 @@ class TreeAgainstCache(RuleBasedStateMachine):
                     self.cells[sequence] = self.cells.get(sequence, [])[:length]
                 case Park(sequence, key):
                     self.parked[key] = [token for token, _ in self.cells[sequence]]
+                case Adopt(key, (tokens,)):
+                    self.parked[key] = tokens.tolist()
                 case Unpark(key, sequence, length):
                     assert not self.cells.get(sequence)
                     self.cells[sequence] = [(token, self.new_cell()) for token in self.parked[key][:length]]
@@ -64,6 +68,30 @@ class TreeAgainstCache(RuleBasedStateMachine):
             assert sequence not in self.held
             self.held[sequence] = tokens[: self.tree.length(sequence)]
             assert self.tree.length(sequence) <= found
+
+    @rule(tokens=TOKENS)
+    def adopt(self, tokens):
+        parked = any(run[: len(tokens)] == tokens for run in self.parked.values())
+        is_adopted = self.tree.adopt(tokens, [np.array(tokens)])
+        self.carry_out()
+        assert is_adopted == (not parked and len(tokens) <= self.parked_limit)
+        assert not is_adopted or self.tree.kept_length(tokens, len(tokens)) == len(tokens)
+
+    @rule(tokens=TOKENS, data=st.data())
+    def hold(self, tokens, data):
+        length = data.draw(st.integers(1, len(tokens)))
+        holder = self.tree.holder(tokens, length)
+        assert (holder is not None) == (self.tree.shared_length(tokens, length) == length)
+        if holder is not None:
+            assert [token for token, _ in self.cells[holder][:length]] == tokens[:length]
+
+    @rule()
+    def clear(self):
+        self.tree.clear()
+        self.carry_out()
+        self.held.clear()
+        assert not any(self.cells.values())
+        assert not self.parked
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), tokens=TOKENS)

@@ -1,1 +1,1 @@
-"""The files and the language that prompts are made with."""
+"""The files and the language that prompts are made with, and the files that keep their cells."""

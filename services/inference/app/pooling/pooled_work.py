@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.app.pooling.embedder_loop import EmbedderLoop
-from services.inference.app.preparation import Preparation
+from services.inference.app.preparing.preparation import Preparation
 from services.inference.app.workload import Load
 from services.inference.core.embedding import MAX_TEXTS, Vectors
 

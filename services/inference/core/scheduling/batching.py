@@ -23,7 +23,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,8 +34,10 @@ from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
 from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
+from services.inference.core.scheduling.cells.operations import Cells, Operation, Save
+from services.inference.core.scheduling.cells.saving import SAVES_PER_STEP, Saving
 from services.inference.core.scheduling.drafting import StepCosts
-from services.inference.core.scheduling.prefix_tree import CachedRun, Operation, PrefixTree
+from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.core.scheduling.seating import Seating
 
 
@@ -66,8 +68,9 @@ class Limits:
 class Scheduler:
     """All requests of one engine. Call `decide`, then one of `apply`, `refuse` and `fail`, in turn."""
 
-    def __init__(self, tree: PrefixTree, limits: Limits) -> None:
+    def __init__(self, tree: PrefixTree, limits: Limits, saving: Saving | None = None) -> None:
         self.limits = limits
+        self.saving = saving or Saving()
         self.costs = StepCosts()
         self.rows_total = 0
         self._seating = Seating(
@@ -82,6 +85,7 @@ class Scheduler:
         self._cached_prompts = CachedPrompts()
         self._numbers = 0
         self._steps = 0
+        self._now_s = 0.0
 
     @property
     def tree(self) -> PrefixTree:
@@ -122,7 +126,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `decide` would plan or end something."""
-        return bool(self._seating.waiting or self._seating.branches or self.tree.operations)
+        is_storing = bool(self.tree.operations) or self.saving.has_pending
+        return is_storing or bool(self._seating.waiting or self._seating.branches)
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
         """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
@@ -132,6 +137,20 @@ class Scheduler:
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
         """Return the owner number of a tenant, and all tokens that need not be computed again, of every owner."""
         return self._owners.number_of(tenant), self.tree.runs()
+
+    def kept_tokens(self, request: DecodeRequest) -> int:
+        """Return how many tokens of a prompt need not be computed."""
+        return self.tree.kept_length(request.keys(self._owners.number_of(request.tenant)), len(request.tokens))
+
+    def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
+        """Park the first blocks of a prompt, which were stored; False if this cannot be, or need not be any more."""
+        if not pieces or request.blocks.root != self.saving.root:
+            return False
+        keys = request.keys(self._owners.number_of(request.tenant))
+        if not self.tree.adopt(keys[: len(pieces) * self.saving.block_tokens], pieces):
+            return False
+        self.saving.know(request.blocks.names[: len(pieces)], self._now_s)
+        return True
 
     def check_capacity(self, tenant: str) -> None:
         """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of a tenant."""
@@ -161,6 +180,8 @@ class Scheduler:
     def decide(self, now_s: float) -> Plan:
         """Return the next step."""
         events: list[SchedulerEvent] = []
+        self._now_s = now_s
+        self._save()
         self._drop(now_s, events)
         self._seating.fill()
         self._serve_from_memo(events)
@@ -190,7 +211,7 @@ class Scheduler:
                     self._cached_prompts.add(request.prefixes, item.branch.keys[: len(request.tokens)])
                 if item.branch.is_likely_to_recur:
                     self._memo.keep(item.branch.keys, rows[0])
-                self._advancing.advance(item.branch, item.draft, rows, events)
+                self._advance(item.branch, item.draft, rows, events)
         return events
 
     def refuse(self, plan: Plan) -> list[SchedulerEvent]:
@@ -214,20 +235,21 @@ class Scheduler:
             self._advancing.fail(ticket, cause, reason, events)
         return events
 
-    def start_over(self, reason: str) -> list[SchedulerEvent]:
-        """Fail all requests and forget all cached tokens, because the engine's cache has failed."""
-        events = self.fail(None, reason)
+    def compute_again(self) -> list[SchedulerEvent]:
+        """Forget all cached tokens, because the engine's cache has failed; running requests compute theirs again."""
+        for branch in self._seating.seated():
+            self._seating.unseat(branch)
         self.tree.clear()
-        self._memo.clear()
         self._cached_prompts.clear()
-        return events
+        return []
 
-    def renew(self, tree: PrefixTree, step_tokens: int) -> None:
-        """Continue with an empty cache and another step size; only while no sequence is decoded."""
+    def renew(self, tree: PrefixTree, step_tokens: int, root: bytes = b"") -> None:
+        """Continue with an empty cache, another step size, and blocks of a root; only while no sequence is decoded."""
         tree.changes = self.tree.changes + 1
         self._seating.tree = tree
         self.limits = replace(self.limits, step_tokens=step_tokens)
         self.costs = StepCosts()
+        self.saving.restart(root)
         self._memo.clear()
         self._cached_prompts.clear()
 
@@ -273,8 +295,22 @@ class Scheduler:
         while known:
             for branch in known:
                 if branch.sequence_id is not None:
-                    self._advancing.advance(branch, [], self._memo.row(branch.keys)[np.newaxis], events)
+                    self._advance(branch, [], self._memo.row(branch.keys)[np.newaxis], events)
             known = [branch for branch in self._seating.seated() if self._has_row(branch)]
+
+    def _advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
+        """Continue a branch; what its prompt found in the cache is stored while its sequence is there."""
+        ticket, blocks = branch.ticket, branch.ticket.request.blocks
+        if blocks.names and not ticket.is_prompted:
+            cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
+            self.saving.reuse(blocks, branch.keys[:cached], cached, self._now_s)
+            self._save()
+        self._advancing.advance(branch, draft, rows, events)
+
+    def _save(self) -> None:
+        """Add operations that store blocks, as many as a step may have."""
+        planned = sum(isinstance(operation, Save) for operation in self.tree.operations)
+        self.tree.operations += self.saving.take(SAVES_PER_STEP - planned, self.tree.holder)
 
     def _has_row(self, branch: Branch) -> bool:
         if branch.pending > 1 or not branch.is_likely_to_recur or branch.keys not in self._memo:

@@ -12,6 +12,7 @@ from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
 from services.inference.core.scheduling.cache_owners import cache_keys
+from services.inference.core.scheduling.cells.stored_blocks import NO_BLOCKS, BlockNames
 from services.inference.core.scheduling.drafting import Drafter
 
 # Other candidates are likely to sample the same tokens up to so many of them.
@@ -26,7 +27,8 @@ class DecodeRequest:
     `shared_tokens` of the prompt are shared with every tenant, the others only within requests of the same `tenant`.
     When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
     `reports_tokens` reports the new tokens with the progress, also before they have made a whole character. The output
-    begins with the `said_tokens`, which it has taken already; their text is reported once they are computed.
+    begins with the `said_tokens`, which it has taken already; their text is reported once they are computed. `blocks`
+    names the prompt's blocks of cells that may be stored.
     """
 
     tokens: tuple[int, ...]
@@ -43,6 +45,12 @@ class DecodeRequest:
     prefixes: PromptPrefixes = NO_PREFIXES
     said_tokens: tuple[int, ...] = ()
     said_text: str = ""
+    blocks: BlockNames = NO_BLOCKS
+
+    def keys(self, owner: int) -> list[int]:
+        """Return the keys of the prompt's tokens in the cache, given the number of the tenant."""
+        shared, own = self.tokens[: self.shared_tokens], self.tokens[self.shared_tokens :]
+        return [*shared, *cache_keys(own, owner)]
 
 
 @dataclass(slots=True)
@@ -143,9 +151,7 @@ class Ticket:
     @property
     def keys(self) -> list[int]:
         """The keys of the prompt's tokens in the cache."""
-        request = self.request
-        shared, own = request.tokens[: request.shared_tokens], request.tokens[request.shared_tokens :]
-        return [*shared, *cache_keys(own, self.owner)]
+        return self.request.keys(self.owner)
 
     def root(self) -> Branch:
         """Return the first branch, with all candidates."""

@@ -18,50 +18,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.inference.core.scheduling.parked_prefixes import ParkedPrefixes, common_length
+from services.inference.core.scheduling.cells.operations import (
+    Adopt,
+    Cells,
+    CopyPrefix,
+    Drop,
+    Operation,
+    Park,
+    Truncate,
+    Unpark,
+)
+from services.inference.core.scheduling.cells.parked_prefixes import ParkedPrefixes, common_length
 
-_WORTH_PARKING = 16  # tokens; computing fewer again is as fast as copying them
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPrefix:
-    """Let `target`, which is empty or holds the same tokens, share the first `length` tokens of `source`."""
-
-    source: int
-    target: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """Forget the tokens of a sequence from position `length` on."""
-
-    sequence_id: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Park:
-    """Copy the cells of a sequence to host memory."""
-
-    sequence_id: int
-    key: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unpark:
-    """Copy the first `length` parked tokens of a key into an empty sequence."""
-
-    key: int
-    sequence_id: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Forget the parked cells of a key."""
-
-    key: int
+WORTH_PARKING = 16  # tokens; computing fewer again is as fast as copying them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +44,6 @@ class CachedRun:
 
     parent: int
     tokens: tuple[int, ...]
-
-
-Operation = CopyPrefix | Truncate | Park | Unpark | Drop
 
 
 class _Node:
@@ -178,7 +144,7 @@ class PrefixTree:
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
         """Open a sequence with those of the first `limit` tokens that are cached or parked; None without a free id."""
         found = self.parked.find(tokens, limit)
-        if found is None or found[1] < self.shared_length(tokens, limit) + _WORTH_PARKING:
+        if found is None or found[1] < self.shared_length(tokens, limit) + WORTH_PARKING:
             return self._open(*self._find(tokens, limit))
         key, length = found
         if not self.make_room(tokens=self.parked.size(key), sequences=1):
@@ -193,6 +159,22 @@ class PrefixTree:
         self.append(sequence_id, tokens[shared:length])
         self._touch(self._leaves[sequence_id])
         return sequence_id
+
+    def adopt(self, tokens: Sequence[int], pieces: Sequence[Cells]) -> bool:
+        """Park pieces that were stored; False if they are parked already, or too large."""
+        key = self._park_as(tokens)
+        if key is None:
+            return False
+        self.operations.append(Adopt(key, tuple(pieces)))
+        self.changes += 1
+        return True
+
+    def holder(self, tokens: Sequence[int], length: int) -> int | None:
+        """Return a sequence that holds the first `length` tokens; None without one."""
+        node, found = self._find(tokens, length)
+        if found < length or not node.holders:
+            return None
+        return min(node.holders)
 
     def fork(self, sequence_id: int, length: int) -> int | None:
         """Open a sequence with the first `length` tokens of another one; None without a free id."""
@@ -248,9 +230,10 @@ class PrefixTree:
             pass
 
     def clear(self) -> None:
-        """Forget every sequence and all parked tokens."""
+        """Forget every sequence and all parked tokens, also what the engine may hold of sequences that are closed."""
         for sequence_id in sorted(self._leaves):
             self.close(sequence_id)
+        self.operations.extend(Truncate(sequence_id, 0) for sequence_id in self._free_ids)
         self.operations.extend(Drop(key) for key in self.parked.clear())
         self.changes += 1
 
@@ -335,7 +318,7 @@ class PrefixTree:
             return False
         sequence_id = min(self._idle, key=lambda idle: (self._leaves[idle].last_used, idle))
         leaf = self._leaves[sequence_id]
-        if len(leaf.holders) == 1 and len(leaf.tokens) >= _WORTH_PARKING:
+        if len(leaf.holders) == 1 and len(leaf.tokens) >= WORTH_PARKING:
             self._park(sequence_id)
         parent = leaf.parent
         if parent is None or parent.parent is None or len(parent.holders) > 1:
@@ -345,13 +328,17 @@ class PrefixTree:
         return True
 
     def _park(self, sequence_id: int) -> None:
-        tokens = self.tokens(sequence_id)
-        if self.parked.covers(tokens):
-            return
-        key, dropped = self.parked.add(tokens)
-        self.operations.extend(Drop(other) for other in dropped)
+        key = self._park_as(self.tokens(sequence_id))
         if key is not None:
             self.operations.append(Park(sequence_id, key))
+
+    def _park_as(self, tokens: Sequence[int]) -> int | None:
+        """Return the key of a new parked entry; None if there is one already, or if it is too large."""
+        if self.parked.covers(tokens):
+            return None
+        key, dropped = self.parked.add(tokens)
+        self.operations.extend(Drop(other) for other in dropped)
+        return key
 
     def _touch(self, leaf: _Node) -> None:
         self._uses += 1

@@ -84,8 +84,12 @@ class Seating:
         """Take a branch's sequence; its tokens can be shared until their cells are needed."""
         if branch.sequence_id is not None:
             self.tree.release(branch.sequence_id)
-        branch.sequence_id, branch.computed = None, 0
+        self.unseat(branch)
         self.preemptions_total += 1
+
+    def unseat(self, branch: Branch) -> None:
+        """Note that a branch has no sequence any more; it computes its tokens again later."""
+        branch.sequence_id, branch.computed = None, 0
 
     def remove(self, branch: Branch) -> None:
         """Remove a branch; the computed tokens that its request keeps can be shared until their cells are needed."""

@@ -13,7 +13,7 @@ from services.inference.core.answers.dialect import VERBATIM, dialect_of
 from services.inference.core.generation import ChatPrompt, Prompt, ReasoningMode, TokenPrompt
 from services.inference.core.prompts.chat import template_input, with_joined_system
 from services.inference.core.prompts.control_text import PLACE, ControlTextGuard
-from services.inference.core.scheduling.parked_prefixes import common_length
+from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
 _ENDS = ("", " a", "\na", "\n\na")  # the last token of a text may depend on what follows

@@ -10,7 +10,7 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.telemetry.scope import current_deadline, current_principal
-from services.inference.app.prompt_tokens import PromptTokenizer, PromptTokens
+from services.inference.app.preparing.prompt_tokens import PromptTokenizer, PromptTokens
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.reasoning import with_reasoning
 from services.inference.core.decoding.output import Matcher, SampledOutput

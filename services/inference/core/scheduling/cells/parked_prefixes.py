@@ -18,7 +18,7 @@ class ParkedPrefixes:
 
     def __init__(self, capacity_tokens: int) -> None:
         self.parked_tokens = 0
-        self._capacity_tokens = capacity_tokens
+        self.capacity_tokens = capacity_tokens
         self._entries: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._keys = 0
 
@@ -52,14 +52,14 @@ class ParkedPrefixes:
 
     def add(self, tokens: Sequence[int]) -> tuple[int | None, list[int]]:
         """Add an entry; return its key, None if it is too large, and the keys of the entries dropped for it."""
-        if len(tokens) > self._capacity_tokens:
+        if len(tokens) > self.capacity_tokens:
             return None, []
         dropped = [
             key for key, entry in self._entries.items() if common_length(entry, tokens, len(entry)) == len(entry)
         ]
         for key in dropped:
             self._drop(key)
-        while self.parked_tokens + len(tokens) > self._capacity_tokens:
+        while self.parked_tokens + len(tokens) > self.capacity_tokens:
             oldest = next(iter(self._entries))
             dropped.append(oldest)
             self._drop(oldest)

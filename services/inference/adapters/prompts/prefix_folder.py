@@ -1,0 +1,193 @@
+"""PrefixStore over a folder, which services on several machines may share: a file for each block.
+
+A file begins with a digest of its name and its cells, so one that was torn, damaged or renamed is found and deleted.
+The time of a file is that of its last use. Each service deletes the least recently used files beyond its own bound,
+when it has written enough to count them again; another service may delete the same ones meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.scheduling.cells.operations import Cells
+
+_MAGIC = b"pagkv\0\0\1"  # the last byte is the version of this form
+_DIGEST_BYTES = 32
+_HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
+_SUFFIX = ".cells"
+_NEW = ".new-"
+_STRAY_NS = 60 * 10**9  # a file that is written for longer was left behind
+_LOG_AGAIN_S = 60.0
+_ROOM = 16  # a part in so many is free after files were deleted, and written before they are counted again
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    used_ns: int
+    size: int
+    path: Path
+
+
+class PrefixFolder:
+    """Blocks of KV cells as files of a folder, together at most `max_bytes` large.
+
+    Raises PreconditionFailed (CONFIG_INVALID) for a folder that cannot be made or written.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._written_bytes = 0  # since the files were counted
+        self._logged_s = -_LOG_AGAIN_S
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=_NEW):
+                self._counted_bytes = self._make_room(0)
+        except OSError as error:
+            raise PreconditionFailed(
+                f"the folder of prefixes {str(folder)!r} cannot be written: {error.strerror}",
+                code=ErrorCode.CONFIG_INVALID,
+            ) from None
+
+    def read(self, name: str, max_bytes: int) -> Cells | None:
+        """Return a block as it was written; None if it is not there, or larger than that."""
+        path = self._path(name)
+        try:
+            cells = _read(path, name, _HEADER_BYTES + max_bytes)
+            if cells is None:
+                path.unlink()
+                log.warning("a stored block was damaged, and is deleted")
+            else:
+                os.utime(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._complain(error)
+            return None
+        return cells
+
+    def write(self, name: str, cells: Cells) -> bool:
+        """Keep a block; False if it could not be kept."""
+        size = _HEADER_BYTES + cells.size
+        if size > self._max_bytes:
+            return False
+        try:
+            is_full = self._counted_bytes + self._written_bytes + size > self._max_bytes
+            if is_full or self._written_bytes > self._max_bytes // _ROOM:
+                self._counted_bytes = self._make_room(size)
+                self._written_bytes = 0
+            self._write(self._path(name), _header(name, cells), cells)
+        except OSError as error:
+            self._complain(error)
+            return False
+        self._written_bytes += size
+        return True
+
+    def touch(self, name: str) -> bool:
+        """Note the use of a block; False if it is not there."""
+        try:
+            os.utime(self._path(name))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._complain(error)
+            return False
+        return True
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}{_SUFFIX}"
+
+    def _write(self, path: Path, header: bytes, cells: Cells) -> None:
+        descriptor, new = tempfile.mkstemp(dir=self._folder, prefix=_NEW)  # readable by its user alone
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(header)
+                file.write(cells.data)
+            os.replace(new, path)  # noqa: PTH105 - mkstemp gives a text
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(new)  # noqa: PTH108
+            raise
+
+    def _make_room(self, size: int) -> int:
+        """Delete the least recently used files until there is room for `size` more bytes; return the bytes of the rest.
+
+        If all fit, none is deleted.
+        """
+        files = sorted(self._files(), key=lambda file: file.used_ns)
+        total = sum(file.size for file in files)
+        if total + size <= self._max_bytes:
+            return total
+        for file in files:
+            if total + size <= self._max_bytes - self._max_bytes // _ROOM:
+                break
+            total -= file.size * _delete(file.path)
+        return total
+
+    def _files(self) -> list[_File]:
+        """Return the files of blocks; deletes those whose writer did not end."""
+        with os.scandir(self._folder) as entries:
+            found = [file for entry in entries if (file := _file_of(entry)) is not None]
+        for file in found:
+            if file.path.name.startswith(_NEW) and file.used_ns < time.time_ns() - _STRAY_NS:
+                _delete(file.path)
+        return [file for file in found if file.path.suffix == _SUFFIX]
+
+    def _complain(self, error: OSError) -> None:
+        """Log a failure, at most one a minute."""
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= _LOG_AGAIN_S:
+            self._logged_s = now_s
+            log.warning("the folder of prefixes cannot be used: prompts are computed", error=str(error.strerror))
+
+
+def _read(path: Path, name: str, max_bytes: int) -> Cells | None:
+    """Return the cells in a file; None if it is not as it was written, or larger than that."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            return None
+        data = np.empty(size, dtype=np.uint8)
+        count = file.readinto(data.data)
+    cells = data[_HEADER_BYTES:]
+    if count == size and data[:_HEADER_BYTES].tobytes() == _header(name, cells):
+        return cells
+    return None
+
+
+def _header(name: str, cells: Cells) -> bytes:
+    digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES)
+    digest.update(cells.data)
+    return _MAGIC + digest.digest()
+
+
+def _file_of(entry: os.DirEntry[str]) -> _File | None:
+    """Return what is known of a file; None for anything else, or if another service has deleted it."""
+    try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        stat = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return _File(stat.st_mtime_ns, stat.st_size, Path(entry.path))
+
+
+def _delete(path: Path) -> bool:
+    """Delete a file and tell whether it is gone; one that cannot be deleted must not keep the others."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
