@@ -29,36 +29,37 @@ def replicated_database(network):
 
 
 class Database:
-    """The servers, of which the first host has the primary."""
+    """Two servers: the primary on one host, its standby on the other."""
 
     def __init__(self, network, stack, primary, hosts):
         self._network = network
         self._stack = stack
         self._primary, self._standby = primary, None
-        self._hosts = hosts
-
-    @property
-    def url(self):
-        servers = ",".join(f"{host.address}:{PORT}" for host in sorted(self._hosts, key=lambda host: host.number))
-        return f"postgresql://pagantic@{servers}/postgres?target_session_attrs=read-write"
+        self._host, self._other = hosts
+        servers = ",".join(f"{host.address}:{PORT}" for host in hosts)
+        self.url = f"postgresql://pagantic@{servers}/postgres?target_session_attrs=read-write"
 
     def add_standby(self):
-        """Start a standby on the second host, for which each commit waits from now on."""
-        self._standby = self._stack.enter_context(self._primary.standby(_place_on(self._hosts[1])))
+        """Start a standby on the other host, for which each commit waits from now on."""
+        self._standby = self._stack.enter_context(self._primary.standby(_place_on(self._other)))
         with psycopg.connect(self._primary.url, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
 
     def fail_over(self):
         """Lose the host of the primary without a word, and let the standby take over."""
-        lost, self._hosts = self._hosts[0], [self._hosts[1]]
-        lost.cut()
-        lost.remove()
+        self._host.cut()
+        self._host.remove()
         self._primary.is_running = False
         time.sleep(NOTICED_S)
         self._standby.promote()
         self._primary, self._standby = self._standby, None
-        self._hosts.append(self._network.add_host("database", lost.number))
+        self._host, self._other = self._other, self._host
+
+    def repair(self):
+        """Let the host that was lost be the standby's."""
+        self._other = self._network.add_host("database", self._other.number)
+        self.add_standby()
 
 
 def _place_on(host):

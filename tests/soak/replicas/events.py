@@ -93,7 +93,7 @@ def fail_over(stage):
     """Lose the primary of the database; later it has a standby again."""
     stage.database.fail_over()
     time.sleep(AWAY_S)
-    stage.database.add_standby()
+    stage.database.repair()
 
 
 EVENTS = {

@@ -145,5 +145,6 @@ class Host:
 
     def remove(self):
         kill_within(self.name)
+        ip("-n", self._switch, "link", "delete", self._port)  # with the namespace it would go in a while
         ip("netns", "delete", self.name)
         shutil.rmtree(NETNS / self.name, ignore_errors=True)
