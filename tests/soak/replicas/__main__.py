@@ -89,7 +89,10 @@ def run_within(options):
     with replicated_database(network) as database:
         system = System(network, database.url, options.patience)
         system.start()
-        say(f"{options.rate:g} calls a second; " + ", ".join(f"{kind} {count}" for kind, count in options.events.items()))
+        say(
+            f"{options.rate:g} calls a second; "
+            + ", ".join(f"{kind} {count}" for kind, count in options.events.items())
+        )
         return 0 if asyncio.run(soak(options, system, database)) else 1
 
 

@@ -9,7 +9,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
 
-from pagantic_common.client import chat_request, plan_request, plan_step, raise_for_error, structured_request, vote_request
+from pagantic_common.client import (
+    chat_request,
+    plan_request,
+    plan_step,
+    raise_for_error,
+    structured_request,
+    vote_request,
+)
 from pagantic_common.domain.errors import Overloaded, PaganticError, Unavailable
 
 COLLECTION = "soak"
@@ -23,6 +30,11 @@ SCHEMA = {
     "required": ["sad", "kind"],
     "additionalProperties": False,
 }
+STEPS = (
+    plan_step("find", "retrieve", collection=COLLECTION, max_chunks=1),
+    plan_step("count", "tool", tool=TOOL, arguments={}),
+    plan_step("tell", "infer", depends_on=["find", "count"], prompt="Tell a story about the sea."),
+)
 # Long answers are the most, as those are what a lost replica cuts.
 KINDS = ("chat", "stream", "stream", "structured", "vote", "plan", "tool", "session")
 STREAMED = ("stream", "session")  # their text is that of the answer, and no other
@@ -62,28 +74,18 @@ class Call:
 def make_request(kind, random: Random, request_id, session_id=""):
     """Return the request of one call; its text says which."""
     options = {"request_id": request_id, "seed": random.randrange(1, 1000), "max_tokens": random.choice((8, 16, 24))}
-    text = f"Say a word about the sea. ({request_id[:8]})"
-    match kind:
-        case "stream":
-            options["max_tokens"] = random.randrange(60, 101)
-            return chat_request(f"Tell a long story about the sea. ({request_id[:8]})", tools=[], **options)
-        case "session":
-            return chat_request(text, session_id=session_id, tools=[], **options)
-        case "structured":
-            return structured_request(text, SCHEMA, **options | {"max_tokens": 48})
-        case "vote":
-            return vote_request(text, SCHEMA, n=3, **options | {"max_tokens": 48})
-        case "plan":
-            steps = [
-                plan_step("find", "retrieve", collection=COLLECTION, max_chunks=1),
-                plan_step("count", "tool", tool=TOOL, arguments={}),
-                plan_step("tell", "infer", depends_on=["find", "count"], prompt="Tell a story about the sea."),
-            ]
-            return plan_request(text, steps, **options)
-        case "tool":
-            return chat_request(text, tools=[TOOL], tool_choice=TOOL, **options | {"max_tokens": 48})
-        case _:
-            return chat_request(text, tools=[], **options)
+    text = f"Tell a story about the sea. ({request_id[:8]})"
+    longer = options | {"max_tokens": 48}
+    make = {
+        "chat": lambda: chat_request(text, tools=[], **options),
+        "stream": lambda: chat_request(text, tools=[], **options | {"max_tokens": random.randrange(60, 101)}),
+        "session": lambda: chat_request(text, session_id=session_id, tools=[], **options),
+        "structured": lambda: structured_request(text, SCHEMA, **longer),
+        "vote": lambda: vote_request(text, SCHEMA, n=3, **longer),
+        "plan": lambda: plan_request(text, STEPS, **options),
+        "tool": lambda: chat_request(text, tools=[TOOL], tool_choice=TOOL, **longer),
+    }
+    return make[kind]()
 
 
 class Caller:

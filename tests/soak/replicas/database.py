@@ -1,4 +1,4 @@
-"""A PostgreSQL with a synchronous standby, each on a host of its own; the standby takes over when the primary is gone."""
+"""A PostgreSQL with a synchronous standby, each on a host of its own. The standby takes over when the primary is gone."""
 
 from __future__ import annotations
 

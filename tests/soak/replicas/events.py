@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 
+import grpc
+
+from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from tests.soak.replicas.database import Database
 from tests.soak.replicas.system import COUNTS, System, say
 
@@ -15,6 +17,8 @@ RESTARTED_S = 2.0
 AWAY_S = 20.0
 ZERO_S = 30.0
 SETTLE_S = 5.0
+BUSY_WITHIN_S, LOOK_S = 5.0, 0.05
+PROBE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,16 @@ class Stage:
     def choose(self, area):
         return self.random.choice(self.system.instances[area])
 
+    def choose_busy(self):
+        """Return the replica of inference that decodes most, or any after a time in which none does."""
+        end_s = time.monotonic() + BUSY_WITHIN_S
+        while time.monotonic() < end_s:
+            running = {load_of(one): one for one in self.system.instances["inference"]}
+            if (most := max(running)) > 0:
+                return running[most]
+            time.sleep(LOOK_S)
+        return self.choose("inference")
+
 
 @dataclass(frozen=True, slots=True)
 class Happened:
@@ -36,6 +50,13 @@ class Happened:
     kind: str
     began_s: float
     ended_s: float
+
+
+def load_of(instance):
+    """Return how many sequences a replica decodes."""
+    with grpc.insecure_channel(instance.address) as channel:
+        stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
+        return stub.GetLoad(inference_service_pb2.GetLoadRequest(), timeout=PROBE_S).running_sequences
 
 
 def roll_out(stage):
@@ -47,15 +68,23 @@ def roll_out(stage):
 
 def drain(stage):
     """Let a replica go, and only then start another."""
-    stage.system.retire(stage.choose("inference"), stage.random)
+    stage.system.retire(stage.choose_busy(), stage.random)
     new = stage.system.launch("inference")
     new.wait_until_ready()
     stage.system.enlist(new)
 
 
-def kill(stage, area="inference"):
-    """Kill an instance, which starts again soon."""
-    instance = stage.choose(area)
+def kill(stage):
+    """Kill a replica, which starts again soon."""
+    _kill(stage.choose_busy())
+
+
+def kill_orchestrator(stage):
+    """Kill an orchestrator, which starts again soon."""
+    _kill(stage.choose("orchestrator"))
+
+
+def _kill(instance):
     instance.send(signal.SIGKILL)
     time.sleep(RESTARTED_S)
     instance.start()
@@ -75,7 +104,7 @@ def scale_to_zero(stage):
 
 def cut(stage):
     """Pull the cable of a replica for a time."""
-    host = stage.choose("inference").host
+    host = stage.choose_busy().host
     host.cut()
     time.sleep(AWAY_S)
     host.join()
@@ -83,7 +112,7 @@ def cut(stage):
 
 def freeze(stage):
     """Stop a replica for a time."""
-    instance = stage.choose("inference")
+    instance = stage.choose_busy()
     instance.send(signal.SIGSTOP)
     time.sleep(AWAY_S)
     instance.send(signal.SIGCONT)
@@ -104,9 +133,18 @@ EVENTS = {
     "cut": cut,
     "freeze": freeze,
     "failover": fail_over,
-    "orchestrator-kill": partial(kill, area="orchestrator"),
+    "orchestrator-kill": kill_orchestrator,
 }
-DEFAULTS = {"rollout": 10, "drain": 10, "kill": 20, "zero": 1, "failover": 1, "cut": 3, "freeze": 3, "orchestrator-kill": 3}
+DEFAULTS = {
+    "rollout": 10,
+    "drain": 10,
+    "kill": 20,
+    "zero": 1,
+    "failover": 1,
+    "cut": 3,
+    "freeze": 3,
+    "orchestrator-kill": 3,
+}
 
 
 def play(stage, counts):

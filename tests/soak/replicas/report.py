@@ -9,7 +9,19 @@ from tests.soak.replicas.system import say
 SHOWN = 6
 SLOWEST = 3
 HARD = ("kill", "cut", "freeze")  # they take a replica without a word, twice perhaps from one answer
-COLUMNS = ("times", "calls", "failed", "again", "contin.", "discard.", "longest", "first p50", "p95", "at rest p50", "p95")
+COLUMNS = (
+    "times",
+    "calls",
+    "failed",
+    "again",
+    "contin.",
+    "discard.",
+    "longest",
+    "first p50",
+    "p95",
+    "at rest p50",
+    "p95",
+)
 
 
 def report(calls, happened):
@@ -43,7 +55,8 @@ def _print_row(kind, those, calls, at_rest):
     say(f"{kind:18}" + "".join(f"{number:>12}" for number in numbers))
     for call in sorted(calls, key=lambda call: call.sent_s - call.ended_s)[:SLOWEST]:
         since_s = call.sent_s - max((one.began_s for one in those if one.began_s <= call.ended_s), default=call.sent_s)
-        say(f"    {call.ended_s - call.sent_s:.1f} s took {call.kind} {call.request_id}, sent {since_s:.1f} s after the beginning")
+        took_s = call.ended_s - call.sent_s
+        say(f"    {took_s:.1f} s took {call.kind} {call.request_id}, sent {since_s:.1f} s after the beginning")
     again = Counter(refusal[:110] for call in calls for refusal in call.refusals)
     for refusal, count in again.most_common(SHOWN):
         say(f"    {count:4} sent again after {refusal}")

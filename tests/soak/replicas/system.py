@@ -15,7 +15,14 @@ from tests.bench.routing.cluster import replica_command
 from tests.soak.replicas import counted_tool
 from tests.support.killing import wait_until
 
-PORTS = {"orchestrator": 50051, "inference": 50052, "constraint": 50053, "context": 50054, "rerank": 50055, "tools": 50056}
+PORTS = {
+    "orchestrator": 50051,
+    "inference": 50052,
+    "constraint": 50053,
+    "context": 50054,
+    "rerank": 50055,
+    "tools": 50056,
+}
 # In the order of their start; an orchestrator comes without waiting for the others.
 COUNTS = {"orchestrator": 2, "inference": 3, "constraint": 1, "context": 1, "rerank": 1, "tools": 1}
 SMALL = {"CONTEXT_TOKENS": "2048", "PARKED_MIB": "100"}
