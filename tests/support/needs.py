@@ -36,6 +36,7 @@ CONTROL_PLANE = Need(
     "make test-cluster builds it; PAGANTIC_CONTROL_PLANE names the folder",
     is_installable=False,
 )
+NAMESPACES = Need("network namespaces", "run as root on Linux with the program ip", is_installable=False)
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
 
 

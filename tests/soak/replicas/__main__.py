@@ -17,7 +17,7 @@ from random import Random
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc
 from pagantic_common.client import AsyncClient
 from pagantic_common.rpc.channel import open_channel
-from tests.soak.replicas.calls import CALL_S, COLLECTION, Caller
+from tests.soak.replicas.calls import CALL_S, COLLECTION, KINDS, Caller
 from tests.soak.replicas.checks import check_calls, check_sessions, check_tool_runs
 from tests.soak.replicas.database import replicated_database
 from tests.soak.replicas.events import DEFAULTS, EVENTS, Stage, play
@@ -43,8 +43,10 @@ def counts_of(text):
 def options_of():
     parser = argparse.ArgumentParser(prog="python -m tests.soak.replicas", description=__doc__)
     parser.add_argument("--events", type=counts_of, default=DEFAULTS, help="how often what happens: kill=3,zero=1")
-    parser.add_argument("--rate", type=float, default=1.0, help="calls a second")
+    parser.add_argument("--rate", type=float, default=0.6, help="calls a second")
+    parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS}), default=KINDS, help="kinds of calls")
     parser.add_argument("--rest", type=float, default=20.0, help="seconds of load before the first event")
+    parser.add_argument("--settle", type=float, default=5.0, help="seconds after an event that still count for it")
     parser.add_argument("--patience", type=float, default=300.0, help="CONNECT_PATIENCE_S of the services")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", help="a folder for the logs of the services")
@@ -54,10 +56,10 @@ def options_of():
 
 async def soak(options, system, database):
     """Load the system while events happen to it; return whether all was well."""
-    stage = Stage(system, database, Random(options.seed))  # noqa: S311
+    stage = Stage(system, database, Random(options.seed), options.settle)  # noqa: S311
     async with AsyncClient(address_of("orchestrator"), timeout_s=CALL_S) as client:
         await ingest()
-        caller, is_over = Caller(client, options.seed), asyncio.Event()
+        caller, is_over = Caller(client, options.seed, options.kinds), asyncio.Event()
         load = asyncio.create_task(caller.load(options.rate, is_over))
         await asyncio.sleep(options.rest)
         try:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
 
+from pagantic.context.v1 import policy_pb2
 from pagantic_common.client import (
     chat_request,
     plan_request,
@@ -30,13 +31,14 @@ SCHEMA = {
     "required": ["sad", "kind"],
     "additionalProperties": False,
 }
+CONTEXT = policy_pb2.ContextPolicy(collection=COLLECTION, max_chunks=1, required=True)
 STEPS = (
     plan_step("find", "retrieve", collection=COLLECTION, max_chunks=1),
     plan_step("count", "tool", tool=TOOL, arguments={}),
     plan_step("tell", "infer", depends_on=["find", "count"], prompt="Tell a story about the sea."),
 )
 # Long answers are the most, as those are what a lost replica cuts.
-KINDS = ("chat", "stream", "stream", "structured", "vote", "plan", "tool", "session")
+KINDS = ("chat", "stream", "stream", "structured", "vote", "plan", "tool", "session", "context")
 STREAMED = ("stream", "session")  # their text is that of the answer, and no other
 
 
@@ -83,6 +85,7 @@ def make_request(kind, random: Random, request_id, session_id=""):
         "structured": lambda: structured_request(text, SCHEMA, **longer),
         "vote": lambda: vote_request(text, SCHEMA, n=3, **longer),
         "plan": lambda: plan_request(text, STEPS, **options),
+        "context": lambda: chat_request(text, context=CONTEXT, tools=[], **options),
         "tool": lambda: chat_request(text, tools=[TOOL], tool_choice=TOOL, **longer),
     }
     return make[kind]()
@@ -91,8 +94,9 @@ def make_request(kind, random: Random, request_id, session_id=""):
 class Caller:
     """Makes calls with one client, and keeps what became of each."""
 
-    def __init__(self, client, seed):
+    def __init__(self, client, seed, kinds=KINDS):
         self.calls = []
+        self._kinds = kinds
         self._client = client
         self._random = Random(seed)  # noqa: S311 - a load that can be made again
         self._running = set()
@@ -100,7 +104,7 @@ class Caller:
     async def load(self, rate, is_over: asyncio.Event):
         """Make calls at a rate, whether earlier ones have ended or not, until it is over and all have ended."""
         while not is_over.is_set():
-            self._begin(self._random.choice(KINDS))
+            self._begin(self._random.choice(self._kinds))
             await asyncio.sleep(self._random.expovariate(rate))
         await asyncio.gather(*self._running)
 

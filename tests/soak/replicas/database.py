@@ -1,4 +1,4 @@
-"""A PostgreSQL with a synchronous standby, each on a host of its own. The standby takes over when the primary is gone."""
+"""A PostgreSQL and its synchronous standby, each on a host of its own. The standby takes over from a lost primary."""
 
 from __future__ import annotations
 

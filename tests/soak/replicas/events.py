@@ -16,7 +16,6 @@ from tests.soak.replicas.system import COUNTS, System, say
 RESTARTED_S = 2.0
 AWAY_S = 20.0
 ZERO_S = 30.0
-SETTLE_S = 5.0
 BUSY_WITHIN_S, LOOK_S = 5.0, 0.05
 PROBE_S = 10.0
 
@@ -28,6 +27,7 @@ class Stage:
     system: System
     database: Database
     random: Random
+    settle_s: float
 
     def choose(self, area):
         return self.random.choice(self.system.instances[area])
@@ -156,7 +156,7 @@ def play(stage, counts):
         say(f"  {number} of {len(kinds)}: {kind}")
         began_s = time.monotonic()
         EVENTS[kind](stage)
-        time.sleep(SETTLE_S)
+        time.sleep(stage.settle_s)
         happened.append(Happened(kind, began_s, time.monotonic()))
-        time.sleep(SETTLE_S)
+        time.sleep(stage.settle_s)
     return happened
