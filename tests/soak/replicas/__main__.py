@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.soak.replicas.system import System, address_of, say
 
 ROOT = Path(__file__).parents[3]
 MESSAGE_BYTES = 4 << 20
+TERMINATED = 143
 
 
 def counts_of(text):
@@ -91,10 +94,8 @@ def run_within(options):
     with replicated_database(network) as database:
         system = System(network, database.url, options.patience)
         system.start()
-        say(
-            f"{options.rate:g} calls a second; "
-            + ", ".join(f"{kind} {count}" for kind, count in options.events.items())
-        )
+        events = ", ".join(f"{kind} {count}" for kind, count in options.events.items())
+        say(f"{options.rate:g} calls a second; {events}")
         return 0 if asyncio.run(soak(options, system, database)) else 1
 
 
@@ -102,11 +103,13 @@ def run(options):
     """Make the network, run everything in it, and remove it."""
     if reason := why_not():
         sys.exit(reason)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     with networked("soak") as network:
         client = network.add_host("client", 4)
         again = [sys.executable, "-m", __spec__.name.removesuffix(".__main__"), *sys.argv[1:]]
         within = ["--within", network.prefix, str(network.folder)]
-        process = subprocess.Popen([*client.enters, *again, *within], cwd=ROOT)
+        environment = {**os.environ, "TMPDIR": str(network.folder)}  # so that it is removed, however it ends
+        process = subprocess.Popen([*client.enters, *again, *within], cwd=ROOT, env=environment)
         try:
             return process.wait()
         finally:

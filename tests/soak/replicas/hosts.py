@@ -45,6 +45,7 @@ def networked(name):
     """Give a network of that name and this process; all of it is gone afterwards, and every process in it."""
     prefix = f"{name}{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix=f"pagantic-{prefix}-") as folder:
+        Path(folder).chmod(0o711)  # PostgreSQL has a user of its own
         try:
             yield Network(prefix, Path(folder))
         finally:
