@@ -30,6 +30,8 @@ from tests.soak.replicas.system import System, address_of, say
 ROOT = Path(__file__).parents[3]
 MESSAGE_BYTES = 4 << 20
 TERMINATED = 143
+# The kernel ends all processes of a process namespace with the first of them, whatever they are to each other.
+ENDS_TOGETHER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def counts_of(text):
@@ -109,7 +111,7 @@ def run(options):
         again = [sys.executable, "-m", __spec__.name.removesuffix(".__main__"), *sys.argv[1:]]
         within = ["--within", network.prefix, str(network.folder)]
         environment = {**os.environ, "TMPDIR": str(network.folder)}  # so that it is removed, however it ends
-        process = subprocess.Popen([*client.enters, *again, *within], cwd=ROOT, env=environment)
+        process = subprocess.Popen([*client.enters, *ENDS_TOGETHER, *again, *within], cwd=ROOT, env=environment)
         try:
             return process.wait()
         finally:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.killing import wait_until
 
 IP = "ip"
+PROGRAMS = (IP, "unshare")
 NETNS = Path("/etc/netns")
 DNS_BYTES = 4096
 GONE_S = 10.0
@@ -23,8 +24,8 @@ FIRST = 10  # the last part of the first address that nobody asked for
 
 def why_not():
     """Return why this machine cannot have such hosts; empty if it can."""
-    if os.uname().sysname != "Linux" or not shutil.which(IP):
-        return "network namespaces need Linux with the program ip (Debian's package iproute2)"
+    if os.uname().sysname != "Linux" or not all(map(shutil.which, PROGRAMS)):
+        return f"network namespaces need Linux with the programs {' and '.join(PROGRAMS)}"
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
@@ -53,7 +54,10 @@ def networked(name):
 
 
 def remove_all(prefix):
-    """Kill what runs in the hosts whose names begin so, and remove them."""
+    """Kill what runs in the hosts whose names begin so, and remove them.
+
+    Those that were made within a host have left only their names here.
+    """
     names = [line.split()[0] for line in ip("netns", "list").splitlines() if line.startswith(f"{prefix}-")]
     for name in names:
         kill_within(name)
