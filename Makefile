@@ -180,6 +180,11 @@ bench-gpu: ## On a machine with an NVIDIA GPU and nvcc: try it, tune it, and com
 soak-ingest: setup-dev ## Kill a context service KILLS=200 times while it ingests and embeds, and look what is lost
 	@$(BIN)/python -m tests.soak.killed_ingests --kills $(or $(KILLS),200)
 
+.PHONY: soak-replicas
+soak-replicas: setup-dev ## Replace, kill and cut off the hosts of a system under load; EVENTS="rollout=1,kill=3", RATE=0.6, SEED=1; needs root
+	@$(BIN)/python -m tests.soak.replicas $(if $(EVENTS),--events "$(EVENTS)") $(if $(RATE),--rate "$(RATE)") \
+		$(if $(SEED),--seed "$(SEED)") $(if $(KEEP),--keep "$(KEEP)")
+
 .PHONY: soak-streams
 soak-streams: setup-dev ## Let CLIENTS=200 of the HTTP gateway leave a running system, and 200 others lose their streams and come back
 	@$(BIN)/python -m tests.soak.lost_streams --clients $(or $(CLIENTS),200)

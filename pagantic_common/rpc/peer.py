@@ -84,18 +84,26 @@ class Peer:
         self._now_s = now_s
 
     async def call_unary(
-        self, method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT], request: Any, timeout_s: float | None = None
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Any, ResponseT],
+        request: Any,
+        timeout_s: float | None = None,
+        *,
+        answer_s: float | None = None,
     ) -> ResponseT:
         """Make a unary call as `rpc.call.call_unary` does; raises Unreachable when the wait is too long.
 
-        `timeout_s` counts from the start of the call; the caller's deadline includes the wait.
+        `timeout_s` counts from the start of the call; the caller's deadline includes the wait. A call that changes
+        nothing is made again when it has no answer after `answer_s`, for its replica may be frozen; the last attempt
+        has `timeout_s`.
         """
         patience = self._patience_for(method)
         while True:
             await self._admit(patience)
             try:
+                attempt_s = patience.attempt_s(timeout_s, answer_s)
                 response = await call_unary(
-                    self.name, method, request, timeout_s, credentials=self._current_credentials()
+                    self.name, method, request, attempt_s, credentials=self._current_credentials()
                 )
             except PaganticError as error:
                 self._note(error)
@@ -214,6 +222,7 @@ class _Patience:
     def __init__(self, patience_s: float, *, attempts: int) -> None:
         self._bound_s = patience_s
         self._attempts_left = attempts
+        self._is_short = False
         self.spent_s = 0.0
 
     @property
@@ -250,7 +259,17 @@ class _Patience:
             return math.inf
         return left_s
 
+    def attempt_s(self, timeout_s: float | None, answer_s: float | None) -> float | None:
+        """Return the time of the next attempt: all of it for the last one."""
+        self._is_short = answer_s is not None and self._attempts_left > 1
+        if self._is_short:
+            return answer_s
+        return timeout_s
+
     def allows_another(self, error: PaganticError) -> bool:
         """Tell whether a call with this error may be repeated: nothing answered it, and it has attempts left."""
         self._attempts_left -= 1
-        return isinstance(error, Unreachable) and self._attempts_left > 0 and self.left_s > 0
+        is_unanswered = isinstance(error, Unreachable)
+        if self._is_short and isinstance(error, DeadlineExceeded):
+            is_unanswered = self.deadline_s() > 0
+        return is_unanswered and self._attempts_left > 0 and self.left_s > 0

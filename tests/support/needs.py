@@ -41,6 +41,7 @@ IMAGE = Need(
     "make test-image builds it, with buildah and podman; PAGANTIC_TEST_IMAGE names it",
     is_installable=False,
 )
+NAMESPACES = Need("network namespaces", "run as root on Linux with the program ip", is_installable=False)
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
 
 

@@ -7,11 +7,24 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.ports import free_ports
 
 # PostgreSQL refuses to run as root; Debian's package makes the first of these.
 USERS = ("postgres", "nobody")
+NEIGHBOURS = "host all all samenet trust\nhost replication all samenet trust\n"
+
+
+class Place(NamedTuple):
+    """Where a server runs: its address, its port (0 is a free one), and how a command begins that is run there."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    enters: tuple[str, ...] = ()
+
+
+HERE = Place()
 
 
 def find_programs():
@@ -53,30 +66,32 @@ def running_postgres(programs, *, is_safe=False):
 class PostgresServer:
     """A server that can be started and stopped again and again."""
 
-    def __init__(self, run, programs, data, options, url):
-        self._run, self._programs, self._data, self._options = run, programs, data, options
-        self.url = url
+    def __init__(self, run, programs, data, place, settings):
+        self._run, self._programs, self._data, self._settings = run, programs, data, settings
+        self._place = place._replace(port=place.port or free_ports(1)[0])
+        self.host = f"{self._place.address}:{self._place.port}"
+        self.url = f"postgresql://pagantic@{self.host}/postgres"
         self.is_running = False
 
     def start(self):
-        log = self._data.parent / "log"
-        self._run(self._programs / "pg_ctl", "-D", self._data, "-l", log, "-w", "-o", self._options, "start")
+        options = f"-c listen_addresses={self._place.address} -c port={self._place.port} {self._settings}"
+        self._control("-l", self._data.with_suffix(".log"), "-w", "-o", options, "start")
         self.is_running = True
 
     def stop(self, mode="immediate"):
         if self.is_running:
-            self._run(self._programs / "pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
+            self._control("-m", mode, "-w", "stop")
         self.is_running = False
 
     @contextmanager
-    def standby(self):
+    def standby(self, place=HERE):
         """Start a standby that streams from this server, which then waits for it with each commit."""
-        folder, (port,) = self._data.parent / "standby", free_ports(1)
-        source = f"{self.url} application_name=standby".replace(" ", "?")
-        self._run(self._programs / "pg_basebackup", "-D", folder, "-d", source, "-R", "-X", "stream", "-c", "fast")
-        options = self._options.replace(f"port={self.url.rsplit(':', 1)[1].split('/')[0]}", f"port={port}")
-        url = f"postgresql://pagantic@127.0.0.1:{port}/postgres"
-        standby = PostgresServer(self._run, self._programs, folder, options, url)
+        folder = Path(tempfile.mkdtemp(prefix="standby-", dir=self._data.parent)) / "data"
+        shutil.chown(folder.parent, self._data.owner())
+        standby = PostgresServer(self._run, self._programs, folder, place, self._settings)
+        source = f"{self.url}?application_name=standby"
+        backup = ("-D", folder, "-d", source, "-R", "-X", "stream", "-c", "fast")
+        self._run(place, self._programs / "pg_basebackup", *backup)
         standby.start()
         try:
             yield standby
@@ -84,21 +99,24 @@ class PostgresServer:
             standby.stop()
 
     def promote(self):
-        self._run(self._programs / "pg_ctl", "-D", self._data, "-w", "promote")
+        self._control("-w", "promote")
+
+    def _control(self, *words):
+        self._run(self._place, self._programs / "pg_ctl", "-D", self._data, *words)
 
 
 @contextmanager
-def postgres_server(programs, *, is_safe=False):
+def postgres_server(programs, *, is_safe=False, place=HERE):
     """Give a server that is not started yet, and is gone afterwards."""
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="pagantic-postgres-"))
     if user:
         shutil.chown(folder, user)
-    data, (port,) = folder / "data", free_ports(1)
+    data = folder / "data"
 
-    def run(*command):
+    def run(where, *command):
         done = subprocess.run(
-            [*as_user(user), *(str(part) for part in command)],
+            [*where.enters, *as_user(user), *(str(part) for part in command)],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -107,11 +125,14 @@ def postgres_server(programs, *, is_safe=False):
         )
         assert done.returncode == 0, f"{command[0]} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
 
-    run(programs / "initdb", "-D", data, "-U", "pagantic", "--auth=trust", "--no-sync", "-E", "UTF8")
-    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories="
+    run(HERE, programs / "initdb", "-D", data, "-U", "pagantic", "--auth=trust", "--no-sync", "-E", "UTF8")
+    if place.enters:
+        with (data / "pg_hba.conf").open("a") as rules:
+            rules.write(NEIGHBOURS)
+    settings = "-c unix_socket_directories="
     if not is_safe:
-        options += " -c fsync=off"
-    server = PostgresServer(run, programs, data, options, f"postgresql://pagantic@127.0.0.1:{port}/postgres")
+        settings += " -c fsync=off"
+    server = PostgresServer(run, programs, data, place, settings)
     try:
         yield server
     finally:

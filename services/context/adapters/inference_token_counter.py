@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.rpc.inference.pools import InferencePools
 
+ANSWER_S = 3.0  # then another replica is asked
+
 
 class InferenceTokenCounter:
     """Implements TokenCounter; raises the inference service's errors, and Unavailable when it cannot be reached."""
@@ -19,5 +21,5 @@ class InferenceTokenCounter:
         """Return the number of tokens of each text."""
         request = pb.CountTokensRequest(model=model, texts=texts)
         pool = self._pools.of(model)
-        reply = await pool.peer.call_unary(pool.stub.CountTokens, request, self._timeout_s)
+        reply = await pool.peer.call_unary(pool.stub.CountTokens, request, self._timeout_s, answer_s=ANSWER_S)
         return list(reply.text_tokens)

@@ -167,6 +167,33 @@ async def test_a_call_that_was_lost_is_made_again_when_the_service_is_back_if_it
     assert back.calls == int(is_made_again)
 
 
+async def hang_at_first(call):
+    if call == 1:
+        await hang(call)
+
+
+async def test_a_call_that_changes_nothing_is_made_again_where_no_answer_comes(port):
+    tools = ScriptedTools(hang_at_first)
+    async with served(tools, port=port), peer_at(port) as (peer, channel):
+        stub = rpc.ToolServiceStub(channel)
+        assert (
+            await peer.call_unary(stub.ListTools, pb.ListToolsRequest(), 20.0, answer_s=0.2) == pb.ListToolsResponse()
+        )
+        tools.calls = 0
+        with pytest.raises(DeadlineExceeded):
+            await peer.call_unary(stub.ExecuteTool, pb.ExecuteToolRequest(), 0.4, answer_s=0.2)
+    assert tools.calls == 1
+
+
+async def test_the_callers_deadline_ends_the_attempts_of_a_call_without_an_answer(port):
+    tools = ScriptedTools(hang)
+    async with served(tools, port=port), peer_at(port) as (peer, channel):
+        stub = rpc.ToolServiceStub(channel)
+        with work_scope(deadline=Deadline(time.monotonic() + 0.5)), pytest.raises(DeadlineExceeded):
+            await peer.call_unary(stub.ListTools, pb.ListToolsRequest(), 20.0, answer_s=0.3)
+    assert tools.calls == 2
+
+
 async def test_a_stream_that_is_lost_before_its_first_message_begins_again_and_after_it_does_not(port):
     async def silence(_call):
         reached.set()

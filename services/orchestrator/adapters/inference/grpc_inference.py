@@ -32,6 +32,7 @@ from services.orchestrator.core.model.response import CandidateOutput, Inference
 from services.orchestrator.ports.services import PairScores, QuestionScores, Scores, TokenCount, Vectors
 
 COUNT_TIMEOUT_S = 10.0
+COUNT_ANSWER_S = 3.0  # then another replica is asked
 
 
 class GrpcInference:
@@ -60,14 +61,17 @@ class GrpcInference:
         if messages:
             request.chat.messages.extend(message_to_proto(message) for message in messages)
             request.chat.tools.extend(tool_definition_to_proto(tool) for tool in tools)
-        reply = await self._peer.call_unary(self._stub.CountTokens, request, COUNT_TIMEOUT_S)
+        reply = await self._peer.call_unary(self._stub.CountTokens, request, COUNT_TIMEOUT_S, answer_s=COUNT_ANSWER_S)
         self._windows[model] = reply.context_window
         return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window, reply.is_estimate)
 
     async def list_models(self) -> Sequence[ModelInfo]:
         """Return the models that are served, the default one first."""
         reply = await self._peer.call_unary(
-            self._stub.ListModels, inference_service_pb2.ListModelsRequest(), COUNT_TIMEOUT_S
+            self._stub.ListModels,
+            inference_service_pb2.ListModelsRequest(),
+            COUNT_TIMEOUT_S,
+            answer_s=COUNT_ANSWER_S,
         )
         return [model_info_from_proto(model) for model in reply.models]
 

@@ -1,0 +1,223 @@
+"""A channel whose place another one can take while calls run.
+
+That helps a channel whose name had no address for a while: gRPC looks such a name up again only after a wait that
+grows to two minutes. It forgets the wait with the channel alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import grpc
+
+from pagantic_common.telemetry.logging import get_logger
+
+CONNECT_S = 5.0
+# gRPC itself connects again within this time where the name still has its address.
+RECONNECT_S = 4.0
+MAX_RECONNECT_S = 64.0
+LOOK_S = 2.0
+
+log = get_logger(__name__)
+
+
+def name_in(address: str) -> str:
+    """Return the host name that gRPC looks up for an address; empty where it looks nothing up."""
+    scheme, _, rest = address.partition(":")
+    if scheme in ("unix", "unix-abstract", "ipv4", "ipv6"):
+        return ""
+    target = rest if scheme == "dns" else address
+    host = target.rpartition("/")[2].rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    return ""
+
+
+class ReplacedChannel(grpc.aio.Channel):
+    """A channel that is opened again when that helps. Used from one event loop.
+
+    New calls take the new channel once it is connected, after CONNECT_S, or at once where the old one is not connected.
+    Earlier calls end on the old one, which is closed after the last of them.
+
+    Args:
+        open_one: Opens a channel.
+        name: The name that it looks up; while it is not connected although the name has an address, it is opened again.
+    """
+
+    def __init__(self, open_one: Callable[[], grpc.aio.Channel], name: str = "") -> None:
+        self._open_one = open_one
+        self._name = name
+        self._channel = open_one()
+        self._next: grpc.aio.Channel | None = None
+        self._next_by_s = 0.0
+        self._uses: Counter[grpc.aio.Channel] = Counter()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._moved = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    def current(self) -> grpc.aio.Channel:
+        """Return the channel for new calls."""
+        if self._next is not None and self._may_move(self._next):
+            old, self._channel, self._next = self._channel, self._next, None
+            self._close_unused(old)
+            self._moved.set()
+            self._moved = asyncio.Event()
+        return self._channel
+
+    def replace(self) -> None:
+        """Open a channel that takes the place of this one."""
+        self._drop_next()
+        self._next = self._open_one()
+        self._next_by_s = time.monotonic() + CONNECT_S
+
+    def _may_move(self, channel: grpc.aio.Channel) -> bool:
+        """Tell whether calls may move to the next channel, which this has connect."""
+        is_ready = channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+        is_lost = self._channel.get_state() is not grpc.ChannelConnectivity.READY
+        return is_ready or is_lost or time.monotonic() >= self._next_by_s
+
+    def _drop_next(self) -> None:
+        if self._next is not None:
+            unused, self._next = self._next, None
+            self._close_unused(unused)
+
+    def begin_use(self, channel: grpc.aio.Channel) -> None:
+        """Keep a channel open until `end_use`."""
+        self._uses[channel] += 1
+
+    def end_use(self, channel: grpc.aio.Channel) -> None:
+        """Close a channel that was replaced, after its last use."""
+        self._uses[channel] -= 1
+        self._close_unused(channel)
+
+    def _close_unused(self, channel: grpc.aio.Channel) -> None:
+        if self._uses[channel] > 0:
+            return
+        del self._uses[channel]
+        if channel is not self._channel:
+            task = asyncio.get_running_loop().create_task(channel.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    @contextmanager
+    def _using(self) -> Iterator[grpc.aio.Channel]:
+        channel = self.current()
+        self.begin_use(channel)
+        try:
+            yield channel
+        finally:
+            self.end_use(channel)
+
+    async def _keep_looking(self) -> None:
+        """Open the channel again while it has no connection and its name has an address, after waits that grow."""
+        wait_s = RECONNECT_S
+        while True:
+            await asyncio.sleep(wait_s)
+            await _wait_for_address(self._name)
+            if self.current().get_state() is grpc.ChannelConnectivity.READY:
+                return
+            log.debug("a channel is opened again", name=self._name)
+            self.replace()
+            self.current()
+            wait_s = min(2 * wait_s, MAX_RECONNECT_S)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:
+        """Close the channel, and those that it replaced; running calls are cancelled after `grace`, in seconds."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self._drop_next()
+        others = [channel for channel in self._uses if channel is not self._channel]
+        await asyncio.gather(*(channel.close(grace) for channel in (self._channel, *others)), *self._closing)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Return the state of the channel for new calls."""
+        state = self.current().get_state(try_to_connect)
+        is_lost = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        if is_lost and self._name and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
+        return state
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Wait until the channel for new calls has another state, or is another one."""
+        with self._using() as channel:
+            waits = [
+                asyncio.ensure_future(channel.wait_for_state_change(last_observed_state)),
+                asyncio.ensure_future(self._moved.wait()),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    async def channel_ready(self) -> None:
+        """Wait until the channel for new calls is connected."""
+        while (state := self.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            await self.wait_for_state_change(state)
+
+    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Return a method of the channel for new calls."""
+        return _Method(self, "unary_unary", method, (arguments, options))
+
+    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Return a method of the channel for new calls."""
+        return _Method(self, "unary_stream", method, (arguments, options))
+
+    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Return a method of the channel for new calls."""
+        return _Method(self, "stream_unary", method, (arguments, options))
+
+    def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Return a method of the channel for new calls."""
+        return _Method(self, "stream_stream", method, (arguments, options))
+
+
+class _Method:
+    """One method of a service, called on the channel that is current at the time of each call."""
+
+    def __init__(
+        self, channel: ReplacedChannel, kind: str, path: str, making: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> None:
+        self._method = path.encode()  # where `is_retried` finds it, as in gRPC's own
+        self._channel = channel
+        self._kind = kind
+        self._path = path
+        self._arguments, self._options = making
+        self._made_for: grpc.aio.Channel | None = None
+        self._made: Any = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        channel = self._channel.current()
+        if channel is not self._made_for:
+            self._made = getattr(channel, self._kind)(self._path, *self._arguments, **self._options)
+            self._made_for = channel
+        call = self._made(*arguments, **options)
+        self._channel.begin_use(channel)
+        call.add_done_callback(lambda _call: self._channel.end_use(channel))
+        return call
+
+
+async def _wait_for_address(name: str) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):  # the latter for a name that can be none
+            await asyncio.sleep(LOOK_S)
+        else:
+            return
