@@ -67,11 +67,11 @@ def chat(
             raise UsageError("--request-id names one request: give its text")
         if text is None:
             request_of("", "", "")  # a wrong option fails before the first turn
-            with Client(address, timeout_s=timeout) as client:
+            with Client(address, timeout_s=timeout, patience_s=0) as client:
                 _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
             return
         request = request_of(options.read_text(text), session, turn_id)
-    with reporting_errors(turn_id), Client(address, timeout_s=timeout) as client:
+    with reporting_errors(turn_id), Client(address, timeout_s=timeout, patience_s=0) as client:
         _answer_once(client, request, as_json=as_json)
 
 

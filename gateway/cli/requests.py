@@ -34,7 +34,7 @@ def run(
     with reporting_errors():
         parsed = _decode(_parse_object(_read(request), "request"), execution_pb2.SystemRequest(), "request")
         parsed.request_id = options.request_id_of(request_id or parsed.request_id)
-    with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout) as client:
+    with reporting_errors(parsed.request_id), Client(address, timeout_s=timeout, patience_s=0) as client:
         note_request_id(parsed)
         if stream:
             response = _print_events(client, parsed)
@@ -183,7 +183,7 @@ def _read_plan(text: str) -> plan_pb2.ExecutionPlan:
 
 
 def _answer(request: execution_pb2.SystemRequest, address: str, timeout_s: float, *, as_json: bool) -> None:
-    with reporting_errors(request.request_id), Client(address, timeout_s=timeout_s) as client:
+    with reporting_errors(request.request_id), Client(address, timeout_s=timeout_s, patience_s=0) as client:
         note_request_id(request)
         show_response(answer_quietly(client, request), as_json=as_json)
 

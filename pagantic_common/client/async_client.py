@@ -29,7 +29,7 @@ from pagantic_common.client.requests import (
     timeout_of,
     vote_request,
 )
-from pagantic_common.client.responses import raise_for_error
+from pagantic_common.client.responses import Patience, answered, answered_stream, raise_for_error
 from pagantic_common.client.sources.methods import Sources
 from pagantic_common.client.stored.sessions import Sessions
 from pagantic_common.client.typed_output import (
@@ -48,6 +48,7 @@ from pagantic_common.rpc.call import call_stream, call_unary
 ResponseT = TypeVar("ResponseT")
 
 RESPONSE_GRACE_S = 5.0
+PATIENCE_S = 10.0
 VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
 
@@ -59,6 +60,9 @@ class AsyncClient(Sessions, Sources):
         address: host:port of the orchestrator, or https://host:port for TLS; None is PAGANTIC_ADDRESS, or the local
             default. TLS takes its files from PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
         timeout_s: Longest time for each call, seconds.
+        patience_s: How long a request with a `request_id` is sent again while it is UNAVAILABLE, as when its
+            orchestrator is replaced; 0 sends it once. A stream is sent again only before its first event: `follow` it
+            after that.
         api_key: Sent with each call; None is PAGANTIC_API_KEY, or the first line of the file PAGANTIC_API_KEY_FILE.
             Raises InvalidRequest for a key that would leave this machine in plain text, unless PAGANTIC_PLAINTEXT_KEY
             is 1, as behind a proxy or mesh that encrypts.
@@ -70,9 +74,11 @@ class AsyncClient(Sessions, Sources):
         address: str | None = None,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
         api_key: str | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
+        self._patience_s = patience_s
         self.address = address or os.environ.get("PAGANTIC_ADDRESS") or local_address(_SERVICE)
         self._timeout_s = timeout_s
         self._target = find_target(self.address, os.environ)
@@ -292,17 +298,22 @@ class AsyncClient(Sessions, Sources):
 
     async def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
         """Run a request. Raises the error of a request that did not run; a failed run is the response's error."""
-        return await self._call(self._stub().Execute, request, self._time_for(request))
+        time_s = self._time_for(request)
+        return await answered(lambda: self._call(self._stub().Execute, request, time_s), self._patience_for(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         """Run a request and yield its events; the last is `completed`. Close the generator when leaving early."""
-        return call_stream(
-            _SERVICE,
-            self._stub().ExecuteStream,
-            request,
-            self._time_for(request),
-            credentials=self._credentials,
-            finishes_reads=True,
+        time_s = self._time_for(request)
+        return answered_stream(
+            lambda: call_stream(
+                _SERVICE,
+                self._stub().ExecuteStream,
+                request,
+                time_s,
+                credentials=self._credentials,
+                finishes_reads=True,
+            ),
+            self._patience_for(request),
         )
 
     def follow(self, request_id: str, *, after_sequence: int = 0) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
@@ -330,6 +341,10 @@ class AsyncClient(Sessions, Sources):
     ) -> ResponseT:
         """Make a unary call, within `timeout_s` instead of the client's own time."""
         return await call_unary(_SERVICE, method, request, timeout_s or self._timeout_s, credentials=self._credentials)
+
+    def _patience_for(self, request: execution_pb2.SystemRequest) -> Patience:
+        """Return the patience with a request: without an id, sending it again would run it again."""
+        return Patience(self._patience_s if request.request_id else 0.0)
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
         """Return the timeout of a request's call, a little more than the request's own: its response must arrive."""

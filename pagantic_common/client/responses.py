@@ -1,10 +1,22 @@
-"""Reads the error of a response."""
+"""Sends a request again that nobody answered, and reads the error of a response."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.domain.errors import Unavailable
 from pagantic_common.rpc.status import error_of
+
+T = TypeVar("T")
+
+FIRST_WAIT_S = 0.2
+MAX_WAIT_S = 2.0
 
 
 def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
@@ -12,3 +24,51 @@ def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.Sys
     if response.HasField("error"):
         raise error_of(failure_from_proto(response.error))
     return response
+
+
+class Patience:
+    """Waits between the attempts of one request, for at most `patience_s` seconds after the first that failed."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._wait_s = FIRST_WAIT_S
+        self._end_s: float | None = None
+
+    async def wait_after(self, refused: Unavailable) -> None:
+        """Wait until the request may be sent again; raises `refused` where the patience does not last so long."""
+        now_s = time.monotonic()
+        if self._end_s is None:
+            self._end_s = now_s + self._patience_s
+        wait_s = max(self._wait_s, refused.retry_after_s or 0.0)
+        if now_s + wait_s > self._end_s:
+            raise refused
+        await asyncio.sleep(wait_s)
+        self._wait_s = min(2 * self._wait_s, MAX_WAIT_S)
+
+
+async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
+    """Return what `send` returns, and call it again while it raises Unavailable."""
+    while True:
+        try:
+            return await send()
+        except Unavailable as error:
+            refused = error
+        await patience.wait_after(refused)
+
+
+async def answered_stream(send: Callable[[], AsyncGenerator[T, None]], patience: Patience) -> AsyncGenerator[T, None]:
+    """Yield what `send` yields, and call it again while it raises Unavailable before it has yielded anything."""
+    while True:
+        has_begun = False
+        try:
+            async with aclosing(send()) as items:
+                async for item in items:
+                    has_begun = True
+                    yield item
+        except Unavailable as error:
+            if has_begun:
+                raise
+            refused = error
+        else:
+            return
+        await patience.wait_after(refused)

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, 
 from pydantic import TypeAdapter
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client.async_client import VALIDATION_RETRIES, AsyncClient
+from pagantic_common.client.async_client import PATIENCE_S, VALIDATION_RETRIES, AsyncClient
 from pagantic_common.client.hints import Options
 from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
@@ -48,10 +48,17 @@ class Client:
         address: str | None = None,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
         api_key: str | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        self._client = AsyncClient(address, timeout_s=timeout_s, api_key=api_key, max_message_bytes=max_message_bytes)
+        self._client = AsyncClient(
+            address,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            api_key=api_key,
+            max_message_bytes=max_message_bytes,
+        )
         self.address = self._client.address
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pagantic-client", daemon=True)

@@ -79,7 +79,7 @@ def ask(
         if min_probability is None and (slope is not None or intercept is not None):
             raise UsageError("--slope and --intercept calibrate the probability: give --min-probability, too")
         words = options.read_text(question)
-    with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout) as client:
+    with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout, patience_s=0) as client:
         if retriever == AUTO:
             retriever = find_retriever(client, collection, hyde=hyde)
         request = ask_request(
