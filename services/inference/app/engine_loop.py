@@ -64,7 +64,9 @@ class EngineLoop:
         model_digest: str = "",
     ) -> None:
         self.engine = engine
-        self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
+        self.max_parked_tokens = 0
+        if engine.cell_format:  # parked tokens serve prompts that share only a part of them
+            self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
         self._max_idle_tokens = max_idle_tokens
         self._put = put
         self._model_digest = model_digest
