@@ -282,7 +282,7 @@ class EngineLoop:
         except Internal as error:
             log.error("the cache failed: all is computed again", error=str(error))  # noqa: TRY400 - an expected failure
             self.may_adopt = False  # what one engine stored and another refuses would be refused again
-            return self.scheduler.compute_again
+            return partial(self.scheduler.compute_again, plan)
         if not plan.slices:
             return tuple
         started_s = self._clock.monotonic_s()
