@@ -281,8 +281,7 @@ class EngineLoop:
                 apply_operation(self.engine, operation, self._store)
         except Internal as error:
             log.error("the cache failed: all is computed again", error=str(error))  # noqa: TRY400 - an expected failure
-            self.may_adopt = False  # what one engine stored and another refuses would be refused again
-            return partial(self.scheduler.compute_again, plan)
+            return partial(self._compute_again, plan)
         if not plan.slices:
             return tuple
         started_s = self._clock.monotonic_s()
@@ -294,6 +293,13 @@ class EngineLoop:
             log.error("a step failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
             return partial(self.scheduler.fail, plan, str(error))
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
+
+    def _compute_again(self, plan: Plan) -> Sequence[SchedulerEvent]:
+        """Compute all again, without the copies that the engine has just refused: it would refuse them again."""
+        if not self.may_adopt:  # its own copies, then
+            self.scheduler.tree.parked.capacity_tokens = 0
+        self.may_adopt = False
+        return self.scheduler.compute_again(plan)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
         """Post the events of a step together, so that a step wakes the receivers' event loop at most once."""

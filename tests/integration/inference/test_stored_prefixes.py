@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pagantic_common.domain.calls.principal import work_of
-from pagantic_common.domain.errors import Overloaded
+from pagantic_common.domain.errors import Internal, Overloaded
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
 from pagantic_common.testing.scripted_engine import ScriptedEngine
@@ -327,6 +327,21 @@ async def test_blocks_that_the_engine_refuses_are_computed_and_the_store_is_read
     assert await replica.ask(PROMPT, tenant="default") == ("xyz", len(PROMPT) - 1)
     assert await replica.ask("!" + PROMPT) == ("xyz", 0)
     assert len(store.reads) == reads
+
+
+async def test_an_engine_that_refuses_its_own_copies_too_makes_none_any_more(replica_of, store):
+    replica, refused = replica_of(store), []
+
+    def refuse(key, *_place):
+        refused.append(key)
+        raise Internal("the copy is refused")
+
+    replica.engine.unpark = refuse
+    for _ in range(3):
+        for prompt in (PROMPT, "!" + PROMPT):  # neither stays in the cache beside the other
+            assert (await replica.ask(prompt))[0] == "xyz"
+    assert len(refused) == 2  # a stored one and an own one
+    assert not replica.generation.loop.scheduler.tree.parked.entries
 
 
 async def test_a_block_that_another_replica_has_written_is_not_written_again(replica_of, store):
