@@ -11,7 +11,7 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.cell_operations import apply_operation
+from services.inference.app.cell_operations import Copy, apply_operation
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,
@@ -30,7 +30,7 @@ from services.inference.ports import KvCacheFullError, TextEngine
 log = get_logger(__name__)
 
 Deliver = Callable[[SchedulerEvent], None]
-Put = Callable[[str, Cells, int], bool]
+Put = Callable[[str, Copy, int], bool]
 _STUCK_RETRY_S = 0.05
 
 
@@ -45,8 +45,8 @@ class EngineLoop:
         clock: Time for deadlines and costs.
         post: Runs a callback on the receivers' event loop; callable from any thread.
         stream_interval_s: Least time between two deliveries of text; a delivery costs as much as a short step.
-        put: Takes the name, the cells and the number of tokens of a block that is to be stored, and returns whether it
-            will be; None stores nothing.
+        put: Takes the name, a function that copies the cells, and the number of tokens of a block that is to be stored,
+            and returns whether it will be; None stores nothing.
         model_digest: Tells the model's files from others, for the names of stored blocks.
     """
 
@@ -259,8 +259,8 @@ class EngineLoop:
             return b""
         return root_of(self._model_digest, self.engine.cell_format)
 
-    def _store(self, name: str, cells: Cells) -> None:
-        if self._put is None or not self._put(name, cells, self.scheduler.saving.block_tokens):
+    def _store(self, name: str, copy: Copy) -> None:
+        if self._put is None or not self._put(name, copy, self.scheduler.saving.block_tokens):
             with self._changed:
                 self.scheduler.saving.forget(name)
 

@@ -317,6 +317,25 @@ async def test_a_slow_store_drops_what_it_cannot_take_and_is_offered_it_again(re
     assert len(store.blocks) == 3
 
 
+async def test_a_store_that_is_stuck_costs_the_engine_no_copies(replica_of):
+    class StuckWriter(MemoryPrefixStore):
+        may_write = threading.Event()
+
+        def write(self, name, cells):
+            self.may_write.wait(30)
+            return super().write(name, cells)
+
+    store = StuckWriter()
+    replica, copies = replica_of(store, max_queued_bytes=4 * (BLOCK_TOKENS + 1)), []
+    copy_out = replica.engine.copy_out
+    replica.engine.copy_out = lambda *part: copies.append(part) or copy_out(*part)
+    for _ in range(5):
+        await replica.ask()
+    await until(lambda: replica.storage.counts.dropped_blocks >= 6)
+    assert len(copies) == 1
+    store.may_write.set()
+
+
 async def test_blocks_that_the_engine_refuses_are_computed_and_the_store_is_read_no_more(replica_of, store):
     replica = replica_of(store)
     replica.engine.refuses_pieces = True
