@@ -90,7 +90,7 @@ class EngineLoop:
         """Queue a request and return its number. `deliver` gets its events in order, Finished or Failed as the last.
 
         Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_MODEL_UNAVAILABLE)
-        when the engine is broken.
+        when the engine is broken or closes.
         """
         with self._changed:
             self._check_health()
@@ -194,6 +194,8 @@ class EngineLoop:
             raise Unavailable(
                 f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE
             )
+        if self._is_closing:
+            raise Unavailable("the engine closes", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
 
     def _run(self) -> None:
         try:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pagantic_common.domain.calls.principal import work_of
-from pagantic_common.domain.errors import Internal, Overloaded
+from pagantic_common.domain.errors import Internal, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
 from pagantic_common.testing.scripted_engine import ScriptedEngine
@@ -295,6 +295,18 @@ async def test_a_caller_that_gives_up_while_its_prompt_is_read_leaves_nothing_be
     stuck.may_go_on.set()
     await until(lambda: not replica.storage._is_reading)
     assert await replica.ask() == ("xyz", WHOLE)
+
+
+async def test_a_request_whose_prompt_is_read_while_the_model_closes_is_told_so(replica_of, store):
+    stuck = StuckStore()
+    stuck.blocks = store.blocks
+    replica = replica_of(stuck)
+    asked = asyncio.create_task(replica.ask())
+    await until(lambda: replica.storage._is_reading)
+    await asyncio.to_thread(replica.generation.loop.close)
+    stuck.may_go_on.set()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(asked, 10)
 
 
 async def test_a_slow_store_drops_what_it_cannot_take_and_is_offered_it_again(replica_of):
