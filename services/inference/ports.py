@@ -105,7 +105,7 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def cell_format(self) -> str:
-        """What decides the cells of given tokens beside the model's file; empty if blocks of them cannot be copied."""
+        """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the wanted rows of logits, in order.

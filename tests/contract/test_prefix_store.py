@@ -11,6 +11,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
+from services.inference.adapters.prompts import prefix_folder
 from services.inference.adapters.prompts.prefix_folder import PrefixFolder
 
 LIMIT = 1 << 20
@@ -236,6 +237,35 @@ def test_files_that_cannot_be_deleted_do_not_keep_the_others(folder, monkeypatch
     assert store.write("e", CELLS)
     assert has(store, "a")
     assert not has(store, "b")
+
+
+def test_files_that_cannot_be_deleted_do_not_let_the_folder_grow(folder, monkeypatch):
+    store = PrefixFolder(folder, 5_000)
+    for name in "abcd":
+        store.write(name, CELLS)
+
+    def refuse(_path, **_options):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for name in "efgh":
+        assert not store.write(name, CELLS)
+    assert sizes(folder) <= 5_000
+
+
+def test_a_file_that_another_service_deletes_while_it_is_read_is_read(folder, monkeypatch):
+    store = PrefixFolder(folder, LIMIT)
+    store.write("a", CELLS)
+    read = prefix_folder._read
+
+    def read_and_lose(path, *given):
+        cells = read(path, *given)
+        path.unlink()
+        return cells
+
+    monkeypatch.setattr(prefix_folder, "_read", read_and_lose)
+    assert has(store, "a")
+    assert not has(store, "a")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model
+from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model, read_metadata
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.cells.operations import Cells
@@ -179,9 +179,13 @@ class LlamaCppEngine:
     def kv_bytes_per_token(self) -> int:
         """Memory of one cell: keys and values of 16 bits in every layer."""
         model = self._model
-        heads = llama_cpp.llama_model_n_head(model) or 1
-        width = llama_cpp.llama_model_n_embd(model) // heads * llama_cpp.llama_model_n_head_kv(model)
-        return int(llama_cpp.llama_model_n_layer(model) * width * 2 * 2)
+        usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
+        architecture = read_metadata(model, "general.architecture")
+        widths = 0
+        for part in ("key", "value"):
+            given = read_metadata(model, f"{architecture}.attention.{part}_length")
+            widths += int(given) if given.isdigit() else usual
+        return int(llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model) * widths * 2)
 
     @property
     def max_sequences(self) -> int:
@@ -190,9 +194,11 @@ class LlamaCppEngine:
 
     @property
     def cell_format(self) -> str:
-        """What decides the cells of given tokens beside the model's file; empty if blocks of them cannot be copied."""
+        """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
         if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
             return ""  # one state stands for all tokens before it
+        if llama_cpp.llama_model_n_swa(self._model):
+            return ""  # a copy of a sequence has only the window before its end, and is wrong for anything shorter
         # Without flash attention, values lie in columns. Some models turn keys by the size of the context.
         return (
             f"llama-cpp-python {llama_cpp.__version__}, states {llama_cpp.LLAMA_STATE_SEQ_VERSION}, "

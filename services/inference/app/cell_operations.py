@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from services.inference.core.scheduling.cells.operations import (
     Adopt,
@@ -17,9 +18,11 @@ from services.inference.core.scheduling.cells.operations import (
 )
 from services.inference.ports import TextEngine
 
+Copy = Callable[[], Cells]
 
-def apply_operation(engine: TextEngine, operation: Operation, store: Callable[[str, Cells], None]) -> None:
-    """Apply an operation to the engine's cache; `store` takes the name and the cells of a block to store."""
+
+def apply_operation(engine: TextEngine, operation: Operation, store: Callable[[str, Copy], None]) -> None:
+    """Apply an operation to the engine's cache; `store` takes the name of a block to store, and copies its cells."""
     match operation:
         case CopyPrefix():
             engine.copy_prefix(operation.source, operation.target, operation.length)
@@ -34,4 +37,5 @@ def apply_operation(engine: TextEngine, operation: Operation, store: Callable[[s
         case Drop():
             engine.drop(operation.key)
         case Save():
-            store(operation.name, engine.copy_out(operation.sequence_id, operation.start, operation.end))
+            copy = partial(engine.copy_out, operation.sequence_id, operation.start, operation.end)
+            store(operation.name, copy)

@@ -11,7 +11,7 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.cell_operations import apply_operation
+from services.inference.app.cell_operations import Copy, apply_operation
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,
@@ -30,7 +30,7 @@ from services.inference.ports import KvCacheFullError, TextEngine
 log = get_logger(__name__)
 
 Deliver = Callable[[SchedulerEvent], None]
-Put = Callable[[str, Cells, int], bool]
+Put = Callable[[str, Copy, int], bool]
 _STUCK_RETRY_S = 0.05
 
 
@@ -45,8 +45,8 @@ class EngineLoop:
         clock: Time for deadlines and costs.
         post: Runs a callback on the receivers' event loop; callable from any thread.
         stream_interval_s: Least time between two deliveries of text; a delivery costs as much as a short step.
-        put: Takes the name, the cells and the number of tokens of a block that is to be stored, and returns whether it
-            will be; None stores nothing.
+        put: Takes the name, a function that copies the cells, and the number of tokens of a block that is to be stored,
+            and returns whether it will be; None stores nothing.
         model_digest: Tells the model's files from others, for the names of stored blocks.
     """
 
@@ -64,7 +64,9 @@ class EngineLoop:
         model_digest: str = "",
     ) -> None:
         self.engine = engine
-        self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
+        self.max_parked_tokens = 0
+        if engine.cell_format:  # parked tokens serve prompts that share only a part of them
+            self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
         self._max_idle_tokens = max_idle_tokens
         self._put = put
         self._model_digest = model_digest
@@ -88,7 +90,7 @@ class EngineLoop:
         """Queue a request and return its number. `deliver` gets its events in order, Finished or Failed as the last.
 
         Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_MODEL_UNAVAILABLE)
-        when the engine is broken.
+        when the engine is broken or closes.
         """
         with self._changed:
             self._check_health()
@@ -192,6 +194,8 @@ class EngineLoop:
             raise Unavailable(
                 f"the engine is broken: {self.broken_because}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE
             )
+        if self._is_closing:
+            raise Unavailable("the engine closes", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
 
     def _run(self) -> None:
         try:
@@ -257,8 +261,8 @@ class EngineLoop:
             return b""
         return root_of(self._model_digest, self.engine.cell_format)
 
-    def _store(self, name: str, cells: Cells) -> None:
-        if self._put is None or not self._put(name, cells, self.scheduler.saving.block_tokens):
+    def _store(self, name: str, copy: Copy) -> None:
+        if self._put is None or not self._put(name, copy, self.scheduler.saving.block_tokens):
             with self._changed:
                 self.scheduler.saving.forget(name)
 
@@ -279,8 +283,7 @@ class EngineLoop:
                 apply_operation(self.engine, operation, self._store)
         except Internal as error:
             log.error("the cache failed: all is computed again", error=str(error))  # noqa: TRY400 - an expected failure
-            self.may_adopt = False  # what one engine stored and another refuses would be refused again
-            return self.scheduler.compute_again
+            return partial(self._compute_again, plan)
         if not plan.slices:
             return tuple
         started_s = self._clock.monotonic_s()
@@ -292,6 +295,13 @@ class EngineLoop:
             log.error("a step failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
             return partial(self.scheduler.fail, plan, str(error))
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
+
+    def _compute_again(self, plan: Plan) -> Sequence[SchedulerEvent]:
+        """Compute all again, without the copies that the engine has just refused: it would refuse them again."""
+        if not self.may_adopt:  # its own copies, then
+            self.scheduler.tree.parked.capacity_tokens = 0
+        self.may_adopt = False
+        return self.scheduler.compute_again(plan)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
         """Post the events of a step together, so that a step wakes the receivers' event loop at most once."""

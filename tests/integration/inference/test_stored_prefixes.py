@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pagantic_common.domain.calls.principal import work_of
-from pagantic_common.domain.errors import Overloaded
+from pagantic_common.domain.errors import Internal, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
 from pagantic_common.testing.scripted_engine import ScriptedEngine
@@ -297,6 +297,18 @@ async def test_a_caller_that_gives_up_while_its_prompt_is_read_leaves_nothing_be
     assert await replica.ask() == ("xyz", WHOLE)
 
 
+async def test_a_request_whose_prompt_is_read_while_the_model_closes_is_told_so(replica_of, store):
+    stuck = StuckStore()
+    stuck.blocks = store.blocks
+    replica = replica_of(stuck)
+    asked = asyncio.create_task(replica.ask())
+    await until(lambda: replica.storage._is_reading)
+    await asyncio.to_thread(replica.generation.loop.close)
+    stuck.may_go_on.set()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(asked, 10)
+
+
 async def test_a_slow_store_drops_what_it_cannot_take_and_is_offered_it_again(replica_of):
     class SlowStore(MemoryPrefixStore):
         may_write = threading.Event()
@@ -317,6 +329,25 @@ async def test_a_slow_store_drops_what_it_cannot_take_and_is_offered_it_again(re
     assert len(store.blocks) == 3
 
 
+async def test_a_store_that_is_stuck_costs_the_engine_no_copies(replica_of):
+    class StuckWriter(MemoryPrefixStore):
+        may_write = threading.Event()
+
+        def write(self, name, cells):
+            self.may_write.wait(30)
+            return super().write(name, cells)
+
+    store = StuckWriter()
+    replica, copies = replica_of(store, max_queued_bytes=4 * (BLOCK_TOKENS + 1)), []
+    copy_out = replica.engine.copy_out
+    replica.engine.copy_out = lambda *part: copies.append(part) or copy_out(*part)
+    for _ in range(5):
+        await replica.ask()
+    await until(lambda: replica.storage.counts.dropped_blocks >= 6)
+    assert len(copies) == 1
+    store.may_write.set()
+
+
 async def test_blocks_that_the_engine_refuses_are_computed_and_the_store_is_read_no_more(replica_of, store):
     replica = replica_of(store)
     replica.engine.refuses_pieces = True
@@ -327,6 +358,21 @@ async def test_blocks_that_the_engine_refuses_are_computed_and_the_store_is_read
     assert await replica.ask(PROMPT, tenant="default") == ("xyz", len(PROMPT) - 1)
     assert await replica.ask("!" + PROMPT) == ("xyz", 0)
     assert len(store.reads) == reads
+
+
+async def test_an_engine_that_refuses_its_own_copies_too_makes_none_any_more(replica_of, store):
+    replica, refused = replica_of(store), []
+
+    def refuse(key, *_place):
+        refused.append(key)
+        raise Internal("the copy is refused")
+
+    replica.engine.unpark = refuse
+    for _ in range(3):
+        for prompt in (PROMPT, "!" + PROMPT):  # neither stays in the cache beside the other
+            assert (await replica.ask(prompt))[0] == "xyz"
+    assert len(refused) == 2  # a stored one and an own one
+    assert not replica.generation.loop.scheduler.tree.parked.entries
 
 
 async def test_a_block_that_another_replica_has_written_is_not_written_again(replica_of, store):

@@ -94,7 +94,7 @@ class Bench:
         plan = self.scheduler.decide(self.now)
         self.events += plan.events
         for operation in plan.operations:
-            apply_operation(self.engine, operation, self.stored.__setitem__)
+            apply_operation(self.engine, operation, lambda name, copy: self.stored.__setitem__(name, copy()))
         self.trace.append((plan.operations, plan.slices))
         assert all(part.tokens for part in plan.slices)
         if plan.slices:

@@ -446,8 +446,8 @@ def test_a_broken_cache_is_forgotten_and_all_requests_are_served():
     bench = Bench(idle=50, parked=200)
     running = bench.submit([97] * 30, max_tokens=10)
     for _ in range(5):
-        bench.step()
-    bench.events += bench.scheduler.compute_again()
+        plan = bench.step()
+    bench.events += bench.scheduler.compute_again(plan)
     again = bench.submit([97] * 30, max_tokens=10)
     bench.run()
     assert bench.outcomes() == {running: Finished, again: Finished}

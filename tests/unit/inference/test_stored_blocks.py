@@ -3,9 +3,9 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from services.inference.core.scheduling.branches import Prompted
+from services.inference.core.scheduling.branches import Finished, Prompted
 from services.inference.core.scheduling.cells import saving as saving_module
-from services.inference.core.scheduling.cells.operations import Save
+from services.inference.core.scheduling.cells.operations import Adopt, Drop, Save
 from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.core.scheduling.cells.saving import MAX_PENDING, RENEW_S, SAVES_PER_STEP, Saving
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS, BlockNames, name_blocks, root_of
@@ -162,6 +162,56 @@ def test_an_engine_that_changed_adopts_nothing_of_before():
     assert not bench.adopted
 
 
+def test_pieces_that_lost_their_place_before_the_engine_took_them_are_not_kept():
+    first = Bench(block=8, parked=400)
+    for _ in range(2):
+        for number in range(4):
+            first.submit([number, *PROMPT])
+            first.run()
+    second = Bench(block=8, parked=100, stored=first.stored)
+    for number in range(4):
+        second.submit([number, *PROMPT])
+    assert second.adopted == 4
+    adopted = [operation for operation in second.scheduler.tree.operations if isinstance(operation, Adopt)]
+    assert len(adopted) == 2  # as many as have room
+    second.run()
+    assert len(second.of(Finished)) == 4
+
+
+def test_what_a_failed_plan_left_undone_is_done_afterwards():
+    bench = Bench(block=8, idle=0, parked=60)
+    for number in range(3):
+        bench.submit([number, *PROMPT], max_tokens=1)
+    while not any(isinstance(one, Drop) for one in bench.scheduler.tree.operations):
+        bench.step()
+    plan = bench.scheduler.decide(0.0)  # its first operation fails
+    bench.scheduler.compute_again(plan)
+    bench.run()
+    assert len(bench.engine.parked) == len(bench.scheduler.tree.parked.entries)
+    assert len(bench.of(Finished)) == 3
+
+
+def test_blocks_that_a_failed_plan_did_not_store_are_offered_again():
+    bench = Bench(block=8, idle=200)
+    bench.submit(PROMPT)
+    bench.run()
+    bench.submit(PROMPT)
+    while not any(isinstance(one, Save) for one in bench.scheduler.tree.operations):
+        bench.step()
+    bench.scheduler.compute_again(bench.scheduler.decide(0.0))
+    bench.run()
+    bench.submit(PROMPT)
+    bench.run()
+    assert len(bench.stored) == 4
+
+
+def common_in_blocks(tenant, own, other_tenant, keys):
+    """Return how much two prompts have in common; a tenant finds its blocks also where more of them is shared now."""
+    if tenant == other_tenant:
+        own, keys = ([token for _, token in side] for side in (own, keys))
+    return common_length(own, keys, len(own))
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     BENCHES, st.lists(REQUESTS, min_size=1, max_size=4), st.lists(REQUESTS, min_size=1, max_size=4), st.integers(2, 9)
@@ -172,7 +222,11 @@ def test_a_replica_learns_from_stored_blocks_only_what_the_same_tenant_or_the_op
     options = {**options, "block": block}
     first, written = play(options, before * 2)
     second, numbers = play(options, after, dict(first.stored))
-    theirs = [keys for number, index in written.items() for keys in said_by(first, number, (before * 2)[index])]
+    theirs = [
+        ((before * 2)[index]["tenant"], keys)
+        for number, index in written.items()
+        for keys in said_by(first, number, (before * 2)[index])
+    ]
     for prompted in second.of(Prompted):
         request = after[numbers[prompted.number]]
         own = keys_of(request, request["prompt"])
@@ -182,5 +236,6 @@ def test_a_replica_learns_from_stored_blocks_only_what_the_same_tenant_or_the_op
             if number != prompted.number
             for keys in said_by(second, number, after[index])
         ]
-        known = [common_length(own, keys, len(own)) for keys in [*theirs, *others]]
+        known = [common_length(own, keys, len(own)) for keys in others]
+        known += [common_in_blocks(request["tenant"], own, tenant, keys) for tenant, keys in theirs]
         assert prompted.cached_prompt_tokens <= max(known)

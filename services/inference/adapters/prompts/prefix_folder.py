@@ -70,7 +70,8 @@ class PrefixFolder:
                 path.unlink()
                 log.warning("a stored block was damaged, and is deleted")
             else:
-                os.utime(path)
+                with suppress(FileNotFoundError):  # deleted meanwhile, which harms nobody
+                    os.utime(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -88,6 +89,8 @@ class PrefixFolder:
             if is_full or self._written_bytes > self._max_bytes // _ROOM:
                 self._counted_bytes = self._make_room(size)
                 self._written_bytes = 0
+            if self._counted_bytes + size > self._max_bytes:  # other files cannot be deleted
+                return False
             self._write(self._path(name), _header(name, cells), cells)
         except OSError as error:
             self._complain(error)

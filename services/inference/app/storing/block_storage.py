@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -48,21 +48,29 @@ class BlockStorage:
         self._max_queued_bytes = max_queued_bytes
         self._queue: SimpleQueue[tuple[str, Cells, int] | None] = SimpleQueue()
         self._queued_bytes = 0
+        self._block_bytes = 0  # of the last block
         self._is_reading = False
         self._lock = threading.Lock()
         self._writer = threading.Thread(target=self._write_all, name="block-writer", daemon=True)
         self._writer.start()
 
-    def put(self, name: str, cells: Cells, tokens: int) -> bool:
-        """Let a block of so many tokens be written; False if too much is queued already. Callable from any thread."""
+    def put(self, name: str, copy: Callable[[], Cells], tokens: int) -> bool:
+        """Let a block of so many tokens be written; False if too much is queued already. Callable from any thread.
+
+        The cells are copied only if one more block like the last has room: a store that is stuck costs the engine none.
+        """
+        cells = None
+        if self._queued_bytes + self._block_bytes <= self._max_queued_bytes:
+            cells = copy()
         with self._lock:
-            has_room = self._queued_bytes + cells.size <= self._max_queued_bytes
-            if has_room:
-                self._queued_bytes += cells.size
-                self._queue.put((name, cells, tokens))
-            else:
+            if cells is not None:
+                self._block_bytes = cells.size
+            if cells is None or self._queued_bytes + cells.size > self._max_queued_bytes:
                 self.counts.dropped_blocks += 1
-        return has_room
+                return False
+            self._queued_bytes += cells.size
+            self._queue.put((name, cells, tokens))
+        return True
 
     def fetch(self, names: Sequence[str], wanted: int, max_bytes: int) -> Future[list[Cells]] | None:
         """Read the first blocks up to a missing one, if the one at index `wanted` is there; None while one is stuck.

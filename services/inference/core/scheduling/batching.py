@@ -34,7 +34,7 @@ from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
 from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
-from services.inference.core.scheduling.cells.operations import Cells, Operation, Save
+from services.inference.core.scheduling.cells.operations import Cells, Drop, Operation, Save
 from services.inference.core.scheduling.cells.saving import SAVES_PER_STEP, Saving
 from services.inference.core.scheduling.drafting import StepCosts
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
@@ -235,8 +235,13 @@ class Scheduler:
             self._advancing.fail(ticket, cause, reason, events)
         return events
 
-    def compute_again(self) -> list[SchedulerEvent]:
-        """Forget all cached tokens, because the engine's cache has failed; running requests compute theirs again."""
+    def compute_again(self, plan: Plan) -> list[SchedulerEvent]:
+        """Forget all cached tokens, because an operation of a plan failed; running requests compute theirs again."""
+        for operation in plan.operations:  # of which some were not carried out
+            if isinstance(operation, Drop):
+                self.tree.operations.append(operation)
+            elif isinstance(operation, Save):
+                self.saving.forget(operation.name)
         for branch in self._seating.seated():
             self._seating.unseat(branch)
         self.tree.clear()

@@ -234,7 +234,8 @@ class PrefixTree:
         for sequence_id in sorted(self._leaves):
             self.close(sequence_id)
         self.operations.extend(Truncate(sequence_id, 0) for sequence_id in self._free_ids)
-        self.operations.extend(Drop(key) for key in self.parked.clear())
+        for key in self.parked.clear():
+            self._drop(key)
         self.changes += 1
 
     def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
@@ -337,8 +338,15 @@ class PrefixTree:
         if self.parked.covers(tokens):
             return None
         key, dropped = self.parked.add(tokens)
-        self.operations.extend(Drop(other) for other in dropped)
+        for other in dropped:
+            self._drop(other)
         return key
+
+    def _drop(self, key: int) -> None:
+        """Let the engine forget a parked entry; pieces that it has not taken yet, and need not, are not kept for it."""
+        if not any(isinstance(one, Unpark) and one.key == key for one in self.operations):
+            self.operations = [one for one in self.operations if not (isinstance(one, Adopt) and one.key == key)]
+        self.operations.append(Drop(key))
 
     def _touch(self, leaf: _Node) -> None:
         self._uses += 1
