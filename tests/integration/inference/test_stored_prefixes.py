@@ -13,7 +13,7 @@ from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.scoring import score_continuations
 from services.inference.app.storing import submission
-from services.inference.app.storing.block_storage import BlockStorage
+from services.inference.app.storing.block_storage import MAX_WAITING, BlockStorage
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.generation import Completed, Delta, InferenceRequest
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS
@@ -270,6 +270,30 @@ async def test_a_store_that_is_stuck_delays_a_request_once_and_has_one_thread(re
     stuck.may_go_on.set()
     await until(lambda: reading_threads() == 0)
     assert await replica_of(stuck).ask() == ("xyz", WHOLE)
+
+
+async def test_few_prompts_wait_for_a_slow_store_and_the_others_are_computed(replica_of, store):
+    stuck = StuckStore()
+    stuck.blocks = store.blocks
+    replica = replica_of(stuck)
+    prompts = [f"{number}{PROMPT}" for number in range(MAX_WAITING)]
+    waiting = [asyncio.create_task(replica.ask()), *(asyncio.create_task(replica.ask(prompt)) for prompt in prompts)]
+    await until(lambda: len(replica.storage._waiting) == MAX_WAITING)
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [("xyz", 0)]
+    stuck.may_go_on.set()
+    assert {text for text, _ in await asyncio.gather(*waiting)} == {"xyz"}
+    assert not replica.storage._waiting
+
+
+async def test_cells_that_the_engine_cannot_copy_are_not_stored(replica_of):
+    store = MemoryPrefixStore()
+    replica = replica_of(store)
+    replica.engine.copy_out = lambda *_: np.empty(0, np.uint8)
+    for _ in range(2):
+        await replica.ask()
+    await until(lambda: replica.storage.counts.dropped_blocks >= 3)
+    assert not store.blocks
 
 
 async def test_a_store_that_was_slow_is_read_again_after_some_time(replica_of, store, monkeypatch):

@@ -3,14 +3,18 @@
 Invariants:
     1. Nobody waits for the writer: what does not fit into its queue is dropped and counted.
     2. While a reading thread is stuck, no other one starts.
+    3. Requests of at most MAX_WAITING prompts wait for their turn to read: where reading is slower than requests come,
+       the others are computed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -19,6 +23,7 @@ from services.inference.core.scheduling.cells.operations import Cells
 from services.inference.ports import PrefixStore
 
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
+MAX_WAITING = 4
 _CLOSE_S = 5.0
 
 log = get_logger(__name__)
@@ -38,12 +43,12 @@ class BlockStorage:
 
     Attributes:
         counts: What happened since the start.
-        turn: Held by the request that reads.
     """
 
     def __init__(self, store: PrefixStore, *, max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
         self.counts = StorageCounts()
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
         self._store = store
         self._max_queued_bytes = max_queued_bytes
         self._queue: SimpleQueue[tuple[str, Cells, int] | None] = SimpleQueue()
@@ -53,6 +58,22 @@ class BlockStorage:
         self._lock = threading.Lock()
         self._writer = threading.Thread(target=self._write_all, name="block-writer", daemon=True)
         self._writer.start()
+
+    @asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[bool]:
+        """Wait until no other request reads; yields False, at once, where too many prompts wait already.
+
+        `name` is that of the prompt's last block.
+        """
+        if name not in self._waiting and len(self._waiting) >= MAX_WAITING:
+            yield False
+            return
+        self._waiting[name] += 1
+        try:
+            async with self._turn:
+                yield True
+        finally:
+            self._waiting -= Counter([name])
 
     def put(self, name: str, copy: Callable[[], Cells], tokens: int) -> bool:
         """Let a block of so many tokens be written; False if too much is queued already. Callable from any thread.
@@ -65,7 +86,8 @@ class BlockStorage:
         with self._lock:
             if cells is not None:
                 self._block_bytes = cells.size
-            if cells is None or self._queued_bytes + cells.size > self._max_queued_bytes:
+            # The engine gives no bytes for cells that it cannot copy.
+            if cells is None or not 0 < cells.size <= self._max_queued_bytes - self._queued_bytes:
                 self.counts.dropped_blocks += 1
                 return False
             self._queued_bytes += cells.size

@@ -63,9 +63,9 @@ class Submission:
         return request
 
     async def _bring_back(self, request: DecodeRequest, storage: BlockStorage) -> None:
-        async with storage.turn:
+        async with storage.turn(request.blocks.names[-1]) as is_mine:
             wanted = self._wanted(request)
-            if wanted is None:  # another request has brought it back meanwhile
+            if not is_mine or wanted is None:  # another request has brought it back meanwhile
                 return
             self.loop.check_capacity(request.tenant)
             fetch = storage.fetch(request.blocks.names[: self._max_blocks], wanted, self._max_block_bytes)
