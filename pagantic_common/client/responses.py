@@ -58,17 +58,18 @@ async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
 
 async def answered_stream(send: Callable[[], AsyncGenerator[T, None]], patience: Patience) -> AsyncGenerator[T, None]:
     """Yield what `send` yields, and call it again while it raises Unavailable before it has yielded anything."""
-    while True:
-        has_begun = False
-        try:
-            async with aclosing(send()) as items:
-                async for item in items:
-                    has_begun = True
-                    yield item
-        except Unavailable as error:
-            if has_begun:
-                raise
-            refused = error
-        else:
-            return
-        await patience.wait_after(refused)
+    begun = await answered(lambda: _begin(send()), patience)
+    if begun is None:
+        return
+    first, others = begun
+    async with aclosing(others):
+        yield first
+        async for item in others:
+            yield item
+
+
+async def _begin(items: AsyncGenerator[T, None]) -> tuple[T, AsyncGenerator[T, None]] | None:
+    try:
+        return await anext(items), items
+    except StopAsyncIteration:
+        return None
