@@ -32,6 +32,7 @@ POLICIES: dict[str, Callable[[int, int], Policy]] = {
     "cache_aware": CacheAware,
     "ours": Estimated,
     "ours_without_news": Estimated,
+    "ours_frozen_news": Estimated,
 }
 
 
@@ -70,12 +71,13 @@ async def measure(names: list[str], shape: LoadShape, arguments: argparse.Namesp
     """Measure each policy over fresh replicas, so that none finds what another one has cached."""
     arrivals = arrivals_of(shape, arguments.seed)
     texts = measured.Texts(arguments.seed, round(shape.sharing * shape.prompt_tokens))
+    window = measured.Window(*map(float, arguments.window.split(",")))
     for name in names:
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             addresses = await asyncio.to_thread(_start_replicas, stack, folder, arguments)
             senders = await stack.enter_async_context(_senders(name, addresses, folder, arguments))
-            result, failed = await measured.send_all(senders, arrivals, texts, addresses)
+            result, failed = await measured.send_all(senders, arrivals, texts, addresses, window)
             _print(name, result, failed)
 
 
@@ -98,9 +100,10 @@ def _start_replicas(stack: AsyncExitStack, folder: Path, arguments: argparse.Nam
 async def _senders(
     name: str, addresses: list[str], folder: Path, arguments: argparse.Namespace
 ) -> AsyncIterator[list[measured.Sender]]:
-    if name in ("ours", "ours_without_news"):
-        interval_s = 0.25 if name == "ours" else 60.0
-        routed = measured.routed_senders(addresses, arguments.callers, interval_s)
+    if name in ("ours", "ours_without_news", "ours_frozen_news"):
+        interval_s = 60.0 if name == "ours_without_news" else 0.25
+        frozen = measured.Window(*map(float, arguments.window.split(","))) if name == "ours_frozen_news" else None
+        routed = measured.routed_senders(addresses, arguments.callers, interval_s, frozen)
         async with routed as senders:
             yield senders
     elif name == "round_robin":
@@ -151,6 +154,9 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policies", default="round_robin,ours,ours_without_news")
+    parser.add_argument(
+        "--window", default="0,inf", help="seconds whose first tokens are reported, and in which ours_frozen_news is"
+    )
     parser.add_argument("--real", action="store_true", help="the engine computes, instead of taking its time")
     parser.add_argument("--callers", type=int, default=2, help="orchestrators, or proxies with a caller each")
     parser.add_argument("--envoy", default="envoy")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -22,6 +23,8 @@ from pagantic_common.rpc.peer import Peer, pass_on
 from services.orchestrator.adapters.inference.addresses import parse_address
 from services.orchestrator.adapters.inference.replica_set import ReplicaSet
 from services.orchestrator.adapters.inference.routed_calls import RoutedCalls
+from services.orchestrator.core.routing.prefixes import PromptPrefixes
+from services.orchestrator.core.routing.replicas import Call, Load, Replicas
 from tests.bench.routing.load import Arrival
 from tests.bench.routing.simulation import Result
 from tests.bench.texts import CITIES, NAMES
@@ -137,9 +140,12 @@ TOKENS_PER_WORD = 8.6
 
 
 async def send_all(
-    senders: Sequence[Sender], arrivals: Sequence[Arrival], texts: Texts, addresses: Sequence[str]
+    senders: Sequence[Sender], arrivals: Sequence[Arrival], texts: Texts, addresses: Sequence[str], window: Window
 ) -> tuple[Result, int]:
-    """Send each request at its time through the senders in turn; return what it met, and the number of failures."""
+    """Send each request at its time through the senders in turn; return what it met, and the number of failures.
+
+    First tokens are those of the requests that came in the window.
+    """
     before = await computed_tokens(addresses)
     begun_s = time.monotonic()
     result = Result()
@@ -156,7 +162,8 @@ async def send_all(
             if failed == 1:
                 print(f"    the first failure: {type(error).__name__}: {str(error)[:200]}")  # noqa: T201
             return
-        result.first_token_s.append(first_s - sent_s)
+        if window.start_s <= arrival.at_s < window.end_s:
+            result.first_token_s.append(first_s - sent_s)
         result.output_tokens += arrival.output_tokens
 
     async with asyncio.TaskGroup() as group:
@@ -165,6 +172,42 @@ async def send_all(
     result.duration_s = time.monotonic() - begun_s
     result.computed_tokens = await computed_tokens(addresses) - before
     return result, failed
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of a load, in seconds since its beginning."""
+
+    start_s: float
+    end_s: float
+
+
+class FrozenNews(Replicas):
+    """What an orchestrator knows of replicas whose reports do not arrive in a window."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self._window = window
+        self._begun_s = math.inf
+
+    def choose(self, prefixes: PromptPrefixes, now_s: float, avoided: Collection[str] = ()) -> Call | None:
+        """Choose as ever; the window counts from the first choice."""
+        self._begun_s = min(self._begun_s, now_s)
+        return super().choose(prefixes, now_s, avoided)
+
+    def note_load(self, address: str, load: Load, now_s: float) -> None:
+        """Take the news outside the window."""
+        if not self._is_frozen:
+            super().note_load(address, load, now_s)
+
+    def note_keys(self, address: str, added: Iterable[int], removed: Iterable[int], *, is_first: bool) -> None:
+        """Take the news outside the window."""
+        if not self._is_frozen:
+            super().note_keys(address, added, removed, is_first=is_first)
+
+    @property
+    def _is_frozen(self) -> bool:
+        return self._window.start_s <= time.monotonic() - self._begun_s < self._window.end_s
 
 
 async def computed_tokens(addresses: Sequence[str]) -> int:
@@ -194,8 +237,13 @@ async def grpc_senders(addresses: Sequence[str]) -> AsyncIterator[list[Sender]]:
 
 
 @asynccontextmanager
-async def routed_senders(addresses: Sequence[str], count: int, interval_s: float) -> AsyncIterator[list[Sender]]:
-    """Yield callers that choose as orchestrators do; each knows nothing of the others."""
+async def routed_senders(
+    addresses: Sequence[str], count: int, interval_s: float, frozen: Window | None = None
+) -> AsyncIterator[list[Sender]]:
+    """Yield callers that choose as orchestrators do; each knows nothing of the others.
+
+    Reports come each `interval_s`, and not at all in the window `frozen`.
+    """
     target = f"ipv4:{','.join(addresses)}"
     address = parse_address(target)
     assert address is not None
@@ -210,6 +258,8 @@ async def routed_senders(addresses: Sequence[str], count: int, interval_s: float
                 b"",
                 interval_s,
             )
+            if frozen is not None:
+                replicas._known = FrozenNews(frozen)
             await stack.enter_async_context(replicas)
             senders.append(RoutedSender(channel, replicas))
         await asyncio.sleep(2.0)
