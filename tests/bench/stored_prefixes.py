@@ -23,12 +23,11 @@ import grpc
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from tests.bench.routing import cluster
-from tests.bench.texts import CITIES, NAMES
+from tests.bench.texts import words_of
 from tests.support.ports import free_ports
 
 CALL_S = 300.0
 OUTPUT_TOKENS = 4
-TOKENS_PER_WORDS = 8.6  # of a name, a number and a city
 
 
 @dataclass(slots=True)
@@ -85,9 +84,7 @@ def replica(state: Path, settings: dict[str, str]) -> Iterator[Replica]:
 def prompt_of(number: int, tokens: int) -> str:
     """Return a system prompt of about so many tokens, which shares nothing with others."""
     source = Random(f"prompt {number}")  # noqa: S311 - no secret
-    count = round(tokens / TOKENS_PER_WORDS)
-    words = (f"{source.choice(NAMES)} {source.randrange(1000)} {source.choice(CITIES)}" for _ in range(count))
-    return f"List {number}: " + " ".join(words)
+    return f"List {number}: {words_of(source, tokens)}"
 
 
 def show(name: str, measured: Measured, base: Measured) -> None:

@@ -186,3 +186,9 @@ def passage(random: Random) -> str:
     """Return about 170 tokens: rules of the handbook in an order of their own, so that they can only be quoted."""
     rules = [line.partition(". ")[2] for line in HANDBOOK.splitlines()[1:]]
     return " ".join(random.sample(rules, 8))
+
+
+def words_of(source: Random, tokens: int) -> str:
+    """Return about so many tokens of text; a name, a number and a city have 8.6 of them."""
+    count = max(1, round(tokens / 8.6)) if tokens else 0
+    return " ".join(f"{source.choice(NAMES)} {source.randrange(1000)} {source.choice(CITIES)}" for _ in range(count))

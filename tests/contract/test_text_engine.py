@@ -123,7 +123,7 @@ def engine_of(request, engine):
 @pytest.mark.parametrize("length", [1, 3, 4, 6, 8, 11])
 def test_a_sequence_of_stored_pieces_goes_on_as_the_original(engine_of, length):
     engine, tokens = engine_of, tokens_of(engine_of, PROMPT)[:12]
-    engine.decode([Slice(2, tokens[3:9], 0, 0)])  # whose cells are no part of it
+    engine.decode([Slice(2, tokens[3:9], 0, 0)])  # The cells of another sequence must not get into the pieces.
     engine.decode([Slice(0, tokens[:5], 0, 0)])
     engine.decode([Slice(0, tokens[5:], 5, 0)])
     pieces = [engine.copy_out(0, start, start + 4) for start in (0, 4, 8)]

@@ -11,8 +11,8 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 from tests.support.containers import podman
 
-TERMINATED = 143  # the gateway ends its calls, and then as the signal would have ended it
-PRODUCT_MIB = 32  # what a new version of pagantic adds to a machine that has the last one
+TERMINATED = 143  # The gateway ends its calls, and then as the signal would have ended it
+PRODUCT_MIB = 32  # A new version of pagantic adds less to a machine that has the last one.
 
 
 def run(image, script):

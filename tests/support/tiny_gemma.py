@@ -1,11 +1,9 @@
 """Writes a GGUF file of a Gemma 3 with random weights: layers with a sliding window, and heads wider than usual."""
 
-import numpy as np
-
-from services.inference.core.gguf import gguf_parts
+from tests.support.random_model import write_random_model
 
 WINDOW = 16  # tokens that most layers see
-LAYERS = 6  # of which the last one sees all
+LAYERS = 6  # The last one sees all tokens.
 DIMENSIONS = 32
 HEADS = 4
 HEAD_DIMENSIONS = 32
@@ -62,10 +60,4 @@ def _shapes():
 
 def write_tiny_gemma(path):
     """Write the model to `path` and return it."""
-    random = np.random.default_rng(5)
-    tensors = {
-        name: random.normal(1.0 if name.endswith("norm.weight") else 0.0, 0.3, shape).astype(np.float32)
-        for name, shape in _shapes().items()
-    }
-    path.write_bytes(b"".join(gguf_parts(_metadata(), tensors)))
-    return path
+    return write_random_model(path, _metadata(), _shapes())

@@ -1,8 +1,6 @@
 """Writes a GGUF file of a Qwen3 reranker with random weights: a decoder with the outputs yes and no, and a template."""
 
-import numpy as np
-
-from services.inference.core.gguf import gguf_parts
+from tests.support.random_model import write_random_model
 from tests.support.tiny_bert import RANK
 
 WINDOW = 64
@@ -72,10 +70,4 @@ def _shapes():
 
 def write_tiny_qwen(path):
     """Write the model to `path` and return it."""
-    random = np.random.default_rng(5)
-    tensors = {
-        name: random.normal(1.0 if name.endswith("norm.weight") else 0.0, 0.3, shape).astype(np.float32)
-        for name, shape in _shapes().items()
-    }
-    path.write_bytes(b"".join(gguf_parts(_metadata(), tensors)))
-    return path
+    return write_random_model(path, _metadata(), _shapes())

@@ -298,7 +298,7 @@ class EngineLoop:
 
     def _compute_again(self, plan: Plan) -> Sequence[SchedulerEvent]:
         """Compute all again, without the copies that the engine has just refused: it would refuse them again."""
-        if not self.may_adopt:  # its own copies, then
+        if not self.may_adopt:  # Nothing was adopted, so the engine refused a copy of its own cells.
             self.scheduler.tree.parked.capacity_tokens = 0
         self.may_adopt = False
         return self.scheduler.compute_again(plan)

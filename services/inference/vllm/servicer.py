@@ -139,8 +139,8 @@ class VllmEngineServicer:
                 "this service does not tell what its cache has: set PAGANTIC_INFERENCE_VLLM_KV_EVENTS, or call "
                 "GetLoads and route by the prefixes that were sent"
             )
-        async with self._generation():
-            pass  # where another engine serves the default model, there is nothing to tell
+        async with self._models.use("") as served:
+            served.generates()  # raises where another engine serves the default model: its cache is unknown here
         async with aclosing(self._events.batches(request.start_sequence_number)) as batches:
             async for batch in batches:
                 yield batch

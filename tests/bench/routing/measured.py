@@ -27,7 +27,7 @@ from services.orchestrator.core.routing.prefixes import PromptPrefixes
 from services.orchestrator.core.routing.replicas import Call, Load, Replicas
 from tests.bench.routing.load import Arrival
 from tests.bench.routing.simulation import Result
-from tests.bench.texts import CITIES, NAMES
+from tests.bench.texts import words_of
 
 CALL_S = 300.0
 
@@ -126,17 +126,8 @@ class Texts:
     def prompt(self, number: int, arrival: Arrival) -> Prompt:
         """Return the texts of a request; those of one prefix begin alike."""
         own = len(arrival.prompt) - self._shared_tokens
-        system = _words(Random(f"{self._seed} {arrival.prefix}"), self._shared_tokens)  # noqa: S311 - no secret
-        return Prompt(system, _words(Random(f"{self._seed} own {number}"), own))  # noqa: S311 - no secret
-
-
-def _words(source: Random, tokens: int) -> str:
-    """Return about so many tokens of text: a name or a number has two to three."""
-    count = max(1, round(tokens / TOKENS_PER_WORD)) if tokens else 0
-    return " ".join(f"{source.choice(NAMES)} {source.randrange(1000)} {source.choice(CITIES)}" for _ in range(count))
-
-
-TOKENS_PER_WORD = 8.6
+        system = words_of(Random(f"{self._seed} {arrival.prefix}"), self._shared_tokens)  # noqa: S311 - no secret
+        return Prompt(system, words_of(Random(f"{self._seed} own {number}"), own))  # noqa: S311 - no secret
 
 
 async def send_all(

@@ -333,15 +333,20 @@ async def test_a_request_whose_prompt_is_read_while_the_model_closes_is_told_so(
         await asyncio.wait_for(asked, 10)
 
 
+class StuckWriter(MemoryPrefixStore):
+    """Writes nothing before it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_write = threading.Event()
+
+    def write(self, name, cells):
+        self.may_write.wait(30)
+        return super().write(name, cells)
+
+
 async def test_a_slow_store_drops_what_it_cannot_take_and_is_offered_it_again(replica_of):
-    class SlowStore(MemoryPrefixStore):
-        may_write = threading.Event()
-
-        def write(self, name, cells):
-            self.may_write.wait(30)
-            return super().write(name, cells)
-
-    store = SlowStore()
+    store = StuckWriter()
     replica = replica_of(store, max_queued_bytes=2 * 4 * (BLOCK_TOKENS + 1))
     for _ in range(2):
         assert (await replica.ask())[0] == "xyz"
@@ -354,13 +359,6 @@ async def test_a_slow_store_drops_what_it_cannot_take_and_is_offered_it_again(re
 
 
 async def test_a_store_that_is_stuck_costs_the_engine_no_copies(replica_of):
-    class StuckWriter(MemoryPrefixStore):
-        may_write = threading.Event()
-
-        def write(self, name, cells):
-            self.may_write.wait(30)
-            return super().write(name, cells)
-
     store = StuckWriter()
     replica, copies = replica_of(store, max_queued_bytes=4 * (BLOCK_TOKENS + 1)), []
     copy_out = replica.engine.copy_out
@@ -401,7 +399,7 @@ async def test_an_engine_that_refuses_its_own_copies_too_makes_none_any_more(rep
 
 async def test_a_block_that_another_replica_has_written_is_not_written_again(replica_of, store):
     written = dict(store.blocks)
-    replica = replica_of(store, max_parked_bytes=10)  # which reads nothing
+    replica = replica_of(store, max_parked_bytes=10)  # It has no room for what it could read.
     await warm(replica)
     assert replica.storage.counts.written_tokens == 0
     assert all(np.array_equal(store.blocks[name], cells) for name, cells in written.items())

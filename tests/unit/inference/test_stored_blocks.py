@@ -184,7 +184,7 @@ def test_what_a_failed_plan_left_undone_is_done_afterwards():
         bench.submit([number, *PROMPT], max_tokens=1)
     while not any(isinstance(one, Drop) for one in bench.scheduler.tree.operations):
         bench.step()
-    plan = bench.scheduler.decide(0.0)  # its first operation fails
+    plan = bench.scheduler.decide(0.0)
     bench.scheduler.compute_again(plan)
     bench.run()
     assert len(bench.engine.parked) == len(bench.scheduler.tree.parked.entries)

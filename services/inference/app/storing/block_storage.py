@@ -53,7 +53,7 @@ class BlockStorage:
         self._max_queued_bytes = max_queued_bytes
         self._queue: SimpleQueue[tuple[str, Cells, int] | None] = SimpleQueue()
         self._queued_bytes = 0
-        self._block_bytes = 0  # of the last block
+        self._last_block_bytes = 0
         self._is_reading = False
         self._lock = threading.Lock()
         self._writer = threading.Thread(target=self._write_all, name="block-writer", daemon=True)
@@ -81,11 +81,11 @@ class BlockStorage:
         The cells are copied only if one more block like the last has room: a store that is stuck costs the engine none.
         """
         cells = None
-        if self._queued_bytes + self._block_bytes <= self._max_queued_bytes:
+        if self._queued_bytes + self._last_block_bytes <= self._max_queued_bytes:
             cells = copy()
         with self._lock:
             if cells is not None:
-                self._block_bytes = cells.size
+                self._last_block_bytes = cells.size
             # The engine gives no bytes for cells that it cannot copy.
             if cells is None or not 0 < cells.size <= self._max_queued_bytes - self._queued_bytes:
                 self.counts.dropped_blocks += 1

@@ -16,8 +16,8 @@ from services.inference.core.scheduling.cells.operations import Cells
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS, name_blocks
 from services.inference.core.scheduling.prefix_tree import WORTH_PARKING
 
-READ_S = 2.0  # a prompt waits no longer for the store
-REST_S = 30.0  # for which a store that was too slow is not read
+READ_S = 2.0  # A prompt waits no longer for the store.
+REST_S = 30.0  # A store that was too slow is not read for so long.
 
 log = get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Submission:
     async def _bring_back(self, request: DecodeRequest, storage: BlockStorage) -> None:
         async with storage.turn(request.blocks.names[-1]) as is_mine:
             wanted = self._wanted(request)
-            if not is_mine or wanted is None:  # another request has brought it back meanwhile
+            if not is_mine or wanted is None:  # Another request may have brought it back meanwhile.
                 return
             self.loop.check_capacity(request.tenant)
             fetch = storage.fetch(request.blocks.names[: self._max_blocks], wanted, self._max_block_bytes)

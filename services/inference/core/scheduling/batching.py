@@ -237,7 +237,8 @@ class Scheduler:
 
     def compute_again(self, plan: Plan) -> list[SchedulerEvent]:
         """Forget all cached tokens, because an operation of a plan failed; running requests compute theirs again."""
-        for operation in plan.operations:  # of which some were not carried out
+        # Which operations of the plan were carried out is unknown; it harms nothing to do these once more.
+        for operation in plan.operations:
             if isinstance(operation, Drop):
                 self.tree.operations.append(operation)
             elif isinstance(operation, Save):
