@@ -17,7 +17,7 @@ from gateway.http.document.operations import Access, DescribedRoute
 from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
 from gateway.http.native.probes import PROBES
 from gateway.http.routing.dialects import dialect_of
-from gateway.http.routing.measuring import ROUTE, Streams
+from gateway.http.routing.measuring import BROKEN, ROUTE, Streams
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, until_left
 from gateway.web.bodies import read_body
@@ -153,7 +153,9 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, send
             async for event in events:
                 await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
         except PaganticError as error:
+            scope[BROKEN] = error
             logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code)
-        except Exception:
+        except Exception as error:
+            scope[BROKEN] = error
             logger.exception("request %s: the stream broke", scope["request_id"])
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,8 +20,8 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.settings import load_settings
-from pagantic_common.telemetry.metrics import set_up_metrics
 from pagantic_common.telemetry.names import READINESS
+from pagantic_common.telemetry.reporting import reporting
 
 PATH = "/v1"
 PROBE_S = 2.0
@@ -33,17 +33,22 @@ def run(address: str, port: int | None, announce: Callable[[str], None]) -> None
     settings = load_settings(HttpSettings)
     if port is not None:
         settings = settings.model_copy(update={"port": port})
-    _set_up_metrics(settings)
-    asyncio.run(_serve(settings, address, announce))
+    with _reporting(settings):
+        asyncio.run(_serve(settings, address, announce))
 
 
-def _set_up_metrics(settings: HttpSettings) -> None:
-    try:
-        set_up_metrics("http", "", host=settings.host, port=settings.metrics_port)
-    except OSError as error:
-        place = f"{settings.host}:{settings.metrics_port}"
-        change = f"change {settings.variable('metrics_port')}"
-        raise OSError(f"cannot listen on {place} for metrics: {error.strerror or error}: {change}") from None
+@contextmanager
+def _reporting(settings: HttpSettings) -> Iterator[None]:
+    """Report spans and metrics within the block."""
+    with ExitStack() as stack:
+        try:
+            port = settings.metrics_port
+            stack.enter_context(reporting("http", settings.otlp_endpoint, host=settings.host, port=port))
+        except OSError as error:
+            place = f"{settings.host}:{settings.metrics_port}"
+            change = f"change {settings.variable('metrics_port')}"
+            raise OSError(f"cannot listen on {place} for metrics: {error.strerror or error}: {change}") from None
+        yield
 
 
 async def _serve(settings: HttpSettings, address: str, announce: Callable[[str], None]) -> None:

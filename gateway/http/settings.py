@@ -17,6 +17,9 @@ class HttpSettings(DoorSettings):
     call_s: float = Field(600.0, gt=0, le=3600, description="longest time of one request, seconds")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest body of a request")
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
+    otlp_endpoint: str = Field(
+        "", description="host:port or https://host:port of an OpenTelemetry collector; empty is none"
+    )
     models: dict[str, str] = Field(
         default_factory=dict,
         description='names that clients send, and the aliases that they stand for, as JSON; "*" is any other name, '

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import grpc
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from pagantic_common.domain.errors import DeadlineExceeded
 from pagantic_common.rpc.status import restore_error
@@ -23,11 +24,15 @@ from pagantic_common.telemetry.names import (
     AUTHORIZATION_KEY,
     CAUSED_BY_KEY,
     REQUEST_ID_KEY,
+    RPC_METHOD,
+    RPC_STATUS,
+    RPC_SYSTEM,
     SESSION_ID_KEY,
     STEP_NAME_KEY,
 )
 from pagantic_common.telemetry.scope import current_deadline, current_scope
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent
+from pagantic_common.telemetry.spans import note_error, span
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent, is_recording
 
 STATUS_POLL_S: Final = 0.01
 STATUS_POLLS: Final = 100
@@ -76,10 +81,37 @@ async def call_unary(
 ) -> ResponseT:
     """Make a unary call; raises the service's PaganticError. Cancelling the task cancels the call."""
     timeout = remaining_timeout_s(service, timeout_s)
-    try:
-        return await method(request, timeout=timeout, metadata=outgoing_metadata(credentials))
-    except grpc.aio.AioRpcError as error:
-        raise restore_error(service, error) from None
+    with _span_of(method) as called:
+        try:
+            reply = await method(request, timeout=timeout, metadata=outgoing_metadata(credentials))
+        except grpc.aio.AioRpcError as error:
+            _note_status(called, error.code())
+            raise restore_error(service, error) from None
+        _note_status(called, grpc.StatusCode.OK)
+        return reply
+
+
+@contextmanager
+def _span_of(method: object) -> Iterator[Span]:
+    """Record a call as a span, whose ids it carries to the service."""
+    if not is_recording():
+        yield INVALID_SPAN
+        return
+    path = method_path(method)
+    with span(path, {RPC_SYSTEM: "grpc", RPC_METHOD: path}, kind=SpanKind.CLIENT) as called:
+        yield called
+
+
+def method_path(method: object) -> str:
+    """Return the full name of a stub's method, package.Service/Method."""
+    path: bytes = getattr(method, "_method", b"")  # gRPC has no public name for it
+    return path.decode().removeprefix("/")
+
+
+def _note_status(called: Span, code: grpc.StatusCode) -> None:
+    called.set_attribute(RPC_STATUS, code.name)
+    if code is not grpc.StatusCode.OK:
+        note_error(called, code.name)
 
 
 async def call_stream(
@@ -106,12 +138,18 @@ async def call_stream(
             raise restore_error(service, await opened.error_of(error)) from None
 
 
-def opened_stream(
+@asynccontextmanager
+async def opened_stream(
     service: str, method: StreamMethod[ResponseT], request: Any, timeout_s: float | None, credentials: str
-) -> AbstractAsyncContextManager[OpenCall[ResponseT]]:
+) -> AsyncIterator[OpenCall[ResponseT]]:
     """Make a streaming call and cancel it at the end of the context; raises DeadlineExceeded after the deadline."""
     timeout = remaining_timeout_s(service, timeout_s)
-    return _opened_call(method, request, timeout, outgoing_metadata(credentials))
+    with _span_of(method) as called:
+        async with _opened_call(method, request, timeout, outgoing_metadata(credentials)) as opened:
+            try:
+                yield opened
+            finally:
+                _note_status(called, opened.status)
 
 
 async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:
@@ -125,6 +163,14 @@ class OpenCall(Generic[ResponseT]):
     def __init__(self, responses: StreamCall[ResponseT]) -> None:
         self.responses = responses
         self._ends: list[grpc.aio.AioRpcError] = []
+
+    @property
+    def status(self) -> grpc.StatusCode:
+        """The status with which the server ended the call; CANCELLED while it has not."""
+        if not self.responses.done():
+            return grpc.StatusCode.CANCELLED
+        code: grpc.StatusCode = _value_of(self.responses.code())
+        return code
 
     def note_end(self, call: Any) -> None:
         """Note the server's status; grpcio calls this each time that it sets one, and a failed write sets another."""

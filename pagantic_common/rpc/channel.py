@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import grpc
 
 from pagantic_common.rpc.service_config import service_config
-from pagantic_common.telemetry.tracing import is_recording
 
 MAX_RECONNECT_S = 1.0
-
-
-class CancelUnary(grpc.aio.UnaryUnaryClientInterceptor):
-    """Passes a cancellation on to the call.
-
-    The tracing interceptor waits for a unary call in its own task. Cancelling that task leaves the call running, so
-    without this interceptor no call to another service would ever be cancelled.
-    """
-
-    async def intercept_unary_unary(
-        self,
-        continuation: Callable[[grpc.aio.ClientCallDetails, Any], Awaitable[Any]],
-        client_call_details: grpc.aio.ClientCallDetails,
-        request: Any,
-    ) -> Any:
-        """Wait for the call here, inside the tracing interceptor, and cancel the call with the wait."""
-        call = await continuation(client_call_details, request)
-        try:
-            await call.code()
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        return call
 
 
 def channel_options(max_message_bytes: int, waits: Collection[str] = (), replica_of: str = "") -> list[tuple[str, Any]]:
@@ -73,20 +48,12 @@ def open_channel(
     credentials: grpc.ChannelCredentials | None = None,
     replica_of: str = "",
 ) -> grpc.aio.Channel:
-    """Open a channel that connects on first use; its calls are traced where spans are recorded.
-
-    Without credentials it is in plain text.
+    """Open a channel that connects on first use; without credentials it is in plain text.
 
     gRPC does not repeat calls of the methods in `waits` that the service had no room for: they wait in a line.
     A channel to one replica of a service, which is named by its host in `replica_of`, repeats no call.
     """
     options = channel_options(max_message_bytes, waits, replica_of)
-    interceptors: list[grpc.aio.ClientInterceptor] = []
-    if is_recording():
-        # Imported here: clients without a collector do not install it.
-        from opentelemetry.instrumentation.grpc import aio_client_interceptors  # noqa: PLC0415
-
-        interceptors = [*aio_client_interceptors(), CancelUnary()]
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
-    return grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors)
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)

@@ -133,7 +133,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             metadata = dict(pairs)
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1)
-            with caller_scope(metadata, context.time_remaining()):
+            with caller_scope(method, metadata, context.time_remaining()):
                 async with self._gate.admit(method, pairs, partial(_spiffe_id_of_peer, context)) as admitted:
                     _check_readable(request)
                     yield admitted

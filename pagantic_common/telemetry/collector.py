@@ -1,11 +1,80 @@
-"""The connection to an OpenTelemetry collector."""
+"""The connection to an OpenTelemetry collector: our setting, or the variables that OpenTelemetry defines."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from enum import Enum
+from importlib.metadata import version
+from typing import Any
 
-def is_plain(endpoint: str) -> bool:
-    """Tell whether a collector is reached without TLS; `https://host:port` is reached with it.
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    The exporters read its files from OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY.
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+
+DISABLED = "OTEL_SDK_DISABLED"
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+OTLP, NONE, GRPC = "otlp", "none", "grpc"
+
+
+class Signal(Enum):
+    """What is sent to a collector."""
+
+    TRACES = "TRACES"
+    METRICS = "METRICS"
+
+    @property
+    def exporter(self) -> str:
+        """The variable that names the signal's exporter."""
+        return f"OTEL_{self.value}_EXPORTER"
+
+    @property
+    def endpoint(self) -> str:
+        """The variable of the signal's own endpoint."""
+        return f"OTEL_EXPORTER_OTLP_{self.value}_ENDPOINT"
+
+    @property
+    def protocol(self) -> str:
+        """The variable of the signal's own protocol."""
+        return f"OTEL_EXPORTER_OTLP_{self.value}_PROTOCOL"
+
+
+def sends(signal: Signal, endpoint: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a signal is sent; `endpoint` is our setting, which wins over OpenTelemetry's variables.
+
+    Raises InvalidRequest (CONFIG_INVALID) for an exporter or a protocol that this program does not have.
     """
-    return not endpoint.startswith("https://")
+    if environment.get(DISABLED, "").lower() == "true":
+        return False
+    exporter = environment.get(signal.exporter, OTLP)
+    if exporter == NONE:
+        return False
+    if not (endpoint or environment.get(signal.endpoint) or environment.get(ENDPOINT)):
+        return False
+    _check(signal.exporter, exporter, OTLP, f"{OTLP} or {NONE}")
+    for variable in (signal.protocol, PROTOCOL):
+        _check(variable, environment.get(variable, GRPC), GRPC, GRPC)
+    return True
+
+
+def _check(variable: str, value: str, wanted: str, known: str) -> None:
+    if value != wanted:
+        raise InvalidRequest(f"{variable} is {value!r}: it must be {known}", code=ErrorCode.CONFIG_INVALID)
+
+
+def transport(endpoint: str) -> dict[str, Any]:
+    """Return how an exporter connects; without an endpoint it reads OpenTelemetry's variables itself.
+
+    `host:port` is in plain text and `https://host:port` uses TLS. The exporters read its files from
+    OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY.
+    """
+    if not endpoint:
+        return {}
+    return {"endpoint": endpoint, "insecure": not endpoint.startswith("https://")}
+
+
+def resource_of(area: str) -> Resource:
+    """Describe this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over its own names."""
+    chosen = OTELResourceDetector().detect().attributes
+    return Resource.create({"service.name": f"pagantic-{area}", "service.version": version("pagantic"), **chosen})

@@ -8,9 +8,8 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
-from opentelemetry.sdk.resources import Resource
 
-from pagantic_common.telemetry.collector import is_plain
+from pagantic_common.telemetry.collector import Signal, resource_of, sends, transport
 
 Read = Callable[[], float]
 
@@ -19,19 +18,18 @@ DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30
 
 
 def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> None:
-    """Install the process's meter provider; with an empty endpoint and port 0 there is none.
+    """Install the process's meter provider, unless nothing takes its metrics: no collector, and port 0.
 
-    Raises OSError when the port cannot be listened on.
+    Raises OSError when the port cannot be listened on, and InvalidRequest for variables of OpenTelemetry that cannot be
+    followed.
     """
     readers: list[MetricReader] = []
     # Imported here: exporters take a while to load, and most installations have no collector.
-    if otlp_endpoint:
+    if sends(Signal.METRICS, otlp_endpoint):
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
 
-        readers.append(
-            PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=otlp_endpoint, insecure=is_plain(otlp_endpoint)))
-        )
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(**transport(otlp_endpoint))))
     if port:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
         from prometheus_client import start_http_server  # noqa: PLC0415
@@ -39,8 +37,12 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
         readers.append(PrometheusMetricReader())
         start_http_server(port, addr=host)
     if readers:
-        resource = Resource.create({"service.name": f"pagantic-{area}"})
-        metrics.set_meter_provider(MeterProvider(readers, resource, shutdown_on_exit=False))
+        install_metrics(area, readers)
+
+
+def install_metrics(area: str, readers: Sequence[MetricReader]) -> None:
+    """Give the process's metrics to these readers from now on."""
+    metrics.set_meter_provider(MeterProvider(readers, resource_of(area), shutdown_on_exit=False))
 
 
 def add_gauge(name: str, description: str, read: Read) -> None:

@@ -15,6 +15,33 @@ READINESS: Final = "readiness"
 
 ERROR_DOMAIN: Final = "pagantic"
 
+# OpenTelemetry's own attributes, of spans and metrics.
+ERROR_TYPE: Final = "error.type"
+RPC_SYSTEM: Final = "rpc.system.name"
+RPC_METHOD: Final = "rpc.method"
+RPC_STATUS: Final = "rpc.response.status_code"
+HTTP_ROUTE: Final = "http.route"
+HTTP_METHOD: Final = "http.request.method"
+HTTP_STATUS: Final = "http.response.status_code"
+URL_PATH: Final = "url.path"
+URL_SCHEME: Final = "url.scheme"
+
+# Our own attributes of spans.
+REQUEST_ID: Final = "pagantic.request_id"
+MODE: Final = "pagantic.mode"
+STATE: Final = "pagantic.state"
+ATTEMPT: Final = "pagantic.attempt"
+STEP_NAME: Final = "pagantic.step.name"
+STEP_KIND: Final = "pagantic.step.kind"
+STAGE: Final = "pagantic.stage"
+STAGE_OUTCOME: Final = "pagantic.stage.outcome"
+VALIDATION_VALID: Final = "pagantic.validation.valid"
+
+INFERENCE_QUEUE_SPAN: Final = "inference.queue"
+INFERENCE_PREFILL_SPAN: Final = "inference.prefill"
+INFERENCE_DECODE_SPAN: Final = "inference.decode"
+
+INFERENCE_QUEUE_DURATION: Final = "pagantic_inference_queue_duration"
 INFERENCE_QUEUED_REQUESTS: Final = "pagantic_inference_queued_requests"
 INFERENCE_PENDING_PROMPT_TOKENS: Final = "pagantic_inference_pending_prompt_tokens"
 INFERENCE_RUNNING_SEQUENCES: Final = "pagantic_inference_running_sequences"
@@ -34,6 +61,10 @@ ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executio
 ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
 # A histogram by mode and error code; the code is empty for executions that succeeded.
 ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
+ORCHESTRATOR_TOOL_DURATION: Final = "pagantic_orchestrator_tool_duration"
+ORCHESTRATOR_RETRIEVAL_DURATION: Final = "pagantic_orchestrator_retrieval_duration"
+ORCHESTRATOR_VALIDATION_DURATION: Final = "pagantic_orchestrator_validation_duration"
+ORCHESTRATOR_COST: Final = "pagantic_orchestrator_cost_usd"
 ORCHESTRATOR_BUDGET_CHECK_DURATION: Final = "pagantic_orchestrator_budget_check_duration"
 ORCHESTRATOR_JOURNAL_WRITE_DURATION: Final = "pagantic_orchestrator_journal_write_duration"
 ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_failed_writes"

@@ -41,6 +41,7 @@ from services.orchestrator.wiring.services import (
     channels_of,
     open_budgets,
     services_of,
+    with_observed_tools,
     within_budgets,
 )
 
@@ -63,7 +64,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         )
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
-        services = access.restrict(services)
+        services = with_observed_tools(access.restrict(services))
         environment = make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps))
         executions = Executions(environment)
         stack.push_async_callback(executions.close)

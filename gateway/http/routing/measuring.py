@@ -1,4 +1,7 @@
-"""Measures requests: how many of which path have which status, how long they take, and when a stream begins."""
+"""Measures requests: how many of which path have which status, how long they take, and when a stream begins.
+
+Each request is a span below that of its caller, whom the header `traceparent` names.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from opentelemetry.trace import Span
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
@@ -13,15 +17,26 @@ from gateway.http.document.operations import JSON_LINES, SENT_EVENTS
 from gateway.http.failures import CLIENT_LEFT
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, add_gauge, make_histogram
 from pagantic_common.telemetry.names import (
+    ERROR_TYPE,
     HTTP_FIRST_CHUNK_DURATION,
     HTTP_MAX_REQUESTS,
+    HTTP_METHOD,
     HTTP_OPEN_STREAMS,
     HTTP_REQUEST_DURATION,
+    HTTP_ROUTE,
     HTTP_RUNNING_REQUESTS,
+    HTTP_STATUS,
+    URL_PATH,
+    URL_SCHEME,
 )
+from pagantic_common.telemetry.spans import error_type_of, note_error, server_span
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY
 
 # Where the application writes the path of the route that answers; a raw path would be a label without bound.
 ROUTE = "pagantic.route"
+# Where it writes the error that broke a stream, whose status was sent before.
+BROKEN = "pagantic.broken"
+SERVER_ERROR = 500
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
 
 request_duration = make_histogram(
@@ -41,11 +56,13 @@ class Streams:
     @contextmanager
     def measuring(self, scope: Scope, send: Send) -> Iterator[Send]:
         """Measure a request within the block, whose answer is given to what this yields."""
-        measured = _Measured(scope, send, self)
-        try:
-            yield measured.send
-        finally:
-            measured.end()
+        method = _method_of(scope)
+        with server_span(method, {HTTP_METHOD: method}, Headers(scope=scope).get(TRACEPARENT_KEY, "")) as served:
+            measured = _Measured(scope, send, self)
+            try:
+                yield measured.send
+            finally:
+                measured.end(served)
 
 
 class _Measured:
@@ -72,23 +89,39 @@ class _Measured:
             return
         self._is_stream = True
         self._streams.count += 1
-        first_chunk_duration.record(time.monotonic() - self._begun_s, {"http.route": self._route()})
+        first_chunk_duration.record(time.monotonic() - self._begun_s, {HTTP_ROUTE: self._route()})
 
-    def end(self) -> None:
-        """Record the request."""
+    def end(self, served: Span) -> None:
+        """Record the request, and complete its span."""
         self._streams.count -= self._is_stream
-        method = self._scope["method"]
-        attributes = {
-            "http.route": self._route(),
-            "http.request.method": method if method in _METHODS else "_OTHER",
-            "http.response.status_code": self._status,
+        error_type = ""
+        if BROKEN in self._scope:
+            error_type = error_type_of(self._scope[BROKEN])
+        elif self._status >= SERVER_ERROR:
+            error_type = str(self._status)
+        attributes: dict[str, str | int] = {
+            HTTP_ROUTE: self._route(),
+            HTTP_METHOD: _method_of(self._scope),
+            HTTP_STATUS: self._status,
         }
+        if served.is_recording():
+            served.update_name(f"{attributes[HTTP_METHOD]} {attributes[HTTP_ROUTE]}".rstrip())
+            served.set_attributes({**attributes, URL_PATH: self._scope["path"], URL_SCHEME: self._scope["scheme"]})
+        if error_type:
+            attributes[ERROR_TYPE] = error_type
+            note_error(served, error_type)
         request_duration.record(time.monotonic() - self._begun_s, attributes)
 
     def _route(self) -> str:
         """Return the path of the route; empty where there is none."""
         route: str = self._scope.get(ROUTE, "")
         return route
+
+
+def _method_of(scope: Scope) -> str:
+    """Return the method of a request; whatever else a client sends has one name."""
+    method: str = scope["method"]
+    return method if method in _METHODS else "_OTHER"
 
 
 def report_load(running: Callable[[], float], most: int, streams: Streams) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,16 +10,26 @@ from typing import Any
 
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.domain.ids import require_id
-from pagantic_common.telemetry.names import CAUSED_BY_KEY, REQUEST_ID_KEY, SESSION_ID_KEY, STEP_NAME_KEY
+from pagantic_common.rpc.status import status_code_of
+from pagantic_common.telemetry.names import (
+    CAUSED_BY_KEY,
+    REQUEST_ID_KEY,
+    RPC_METHOD,
+    RPC_STATUS,
+    RPC_SYSTEM,
+    SESSION_ID_KEY,
+    STEP_NAME_KEY,
+)
 from pagantic_common.telemetry.scope import work_scope
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, call_scope, span_id_of
+from pagantic_common.telemetry.spans import server_span
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, is_recording, span_id_of, trace_ids
 
 
 @contextmanager
-def caller_scope(metadata: Mapping[str, Any], timeout_s: float | None) -> Iterator[None]:
-    """Set correlation, trace and deadline for the work inside; raises InvalidRequest for wrong metadata."""
+def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | None) -> Iterator[None]:
+    """Set correlation, trace and deadline for the work of a call inside; raises InvalidRequest for wrong metadata."""
     traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
     correlation = CorrelationContext(
         parent_span_id=span_id_of(traceparent),
@@ -28,8 +39,34 @@ def caller_scope(metadata: Mapping[str, Any], timeout_s: float | None) -> Iterat
         caused_by=_read_text(metadata, CAUSED_BY_KEY),
     )
     deadline = Deadline.after(time.monotonic(), timeout_s)
-    with call_scope(traceparent), work_scope(correlation=correlation, deadline=deadline):
+    with _span_of(method, traceparent), work_scope(correlation=correlation, deadline=deadline):
         yield
+
+
+@contextmanager
+def _span_of(method: str, traceparent: str) -> Iterator[None]:
+    """Record a call as a span below the caller's; where none are recorded, its ids travel on."""
+    if not is_recording():
+        with trace_ids(traceparent):
+            yield
+        return
+    with server_span(method, {RPC_SYSTEM: "grpc", RPC_METHOD: method}, traceparent) as served:
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            served.set_attribute(RPC_STATUS, _status_of(error))
+            raise
+        served.set_attribute(RPC_STATUS, "OK")
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, PaganticError):
+        return status_code_of(error).name
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELLED"
+    return "INTERNAL"
 
 
 def _read_id(metadata: Mapping[str, Any], key: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NoReturn, TextIO, TypeVar
@@ -19,8 +19,7 @@ from pagantic_common.rpc.process.serving import OpenApp, serve
 from pagantic_common.rpc.process.starting import WaitedTooLong
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
 from pagantic_common.telemetry.logging import set_up_logging
-from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
-from pagantic_common.telemetry.tracing import set_up_tracing, shut_down_tracing
+from pagantic_common.telemetry.reporting import reporting
 
 EXIT_START_FAILED = 69  # EX_UNAVAILABLE of sysexits.h
 
@@ -65,10 +64,9 @@ def run_service(
     """
     os.umask(PRIVATE_UMASK)
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
-    set_up_tracing(area, settings.otlp_endpoint)
     try:
-        _set_up_metrics(area, settings)
-        asyncio.run(serve(area, settings, open_app, on_listening))
+        with _reporting(area, settings):
+            asyncio.run(serve(area, settings, open_app, on_listening))
     except PaganticError as error:
         _exit_for(area, error)
     except StartFailed as failed:
@@ -77,9 +75,6 @@ def run_service(
         hint = f"set PAGANTIC_{area.upper()}_{error.setting}, or stop the process that listens there"
         print(f"the {area} service cannot start: {error}; {hint}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_START_FAILED)
-    finally:
-        shut_down_tracing()
-        shut_down_metrics()
 
 
 def _exit_for(area: str, error: PaganticError) -> NoReturn:
@@ -92,9 +87,13 @@ def _exit_for(area: str, error: PaganticError) -> NoReturn:
     sys.exit(EXIT_CONFIG)
 
 
-def _set_up_metrics(area: str, settings: ServiceSettings) -> None:
-    try:
-        set_up_metrics(area, settings.otlp_endpoint, host=settings.host, port=settings.metrics_port)
-    except OSError:
-        address = f"{settings.host}:{settings.metrics_port}"
-        raise PortInUse(f"cannot listen on {address} for metrics", "METRICS_PORT") from None
+@contextmanager
+def _reporting(area: str, settings: ServiceSettings) -> Iterator[None]:
+    """Report spans and metrics within the block."""
+    host, port = settings.host, settings.metrics_port
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(reporting(area, settings.otlp_endpoint, host=host, port=port))
+        except OSError:
+            raise PortInUse(f"cannot listen on {host}:{port} for metrics", "METRICS_PORT") from None
+        yield

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
-from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
 from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.rpc.access.registration import Registration, gate_of
@@ -18,7 +17,6 @@ from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import LIVENESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
-from pagantic_common.telemetry.tracing import is_recording
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
@@ -46,13 +44,10 @@ async def start_server(
     Raises PortInUse, and InvalidRequest for certificates that cannot be used.
     """
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
-    interceptors: list[grpc.aio.ServerInterceptor] = [CallInterceptor(limits, gate_of(registrations))]
-    if is_recording():
-        interceptors.insert(0, aio_server_interceptor(filter_=filters.negate(filters.health_check())))
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
     add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
-        interceptors=interceptors,
+        interceptors=[CallInterceptor(limits, gate_of(registrations))],
         options=[
             *_CONNECTION_OPTIONS,
             ("grpc.max_concurrent_streams", settings.max_streams_per_connection),

@@ -10,7 +10,7 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.telemetry.scope import current_principal
-from services.inference.app.answer_stream import AnswerStream
+from services.inference.app.answering.answer_stream import AnswerStream
 from services.inference.app.preparing.preparation import Preparation
 from services.inference.app.preparing.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.storing.submission import Submission
@@ -137,6 +137,7 @@ class Generation:
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
+        came_s = self._clock.monotonic_s()
         self.check_candidate_count(request.candidate_count)
         self.loop.check_capacity(current_principal().tenant)
         self._check_size(request.prompt)
@@ -146,6 +147,7 @@ class Generation:
             form=prepared.form,
             candidate_count=request.candidate_count,
             clock=self._clock,
+            came_s=came_s,
         )
         number = await self.submission.submit(prepared.decode, stream.put)
         self._running[prepared.started.inference_id] = (number, request.candidate_count)

@@ -19,6 +19,7 @@ from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgeting.budgets import Budgets
 from services.orchestrator.app.budgeting.services import within_budgets
+from services.orchestrator.app.recording.observing.services import observed, with_observed_tools
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.ports.approvals import ApprovalStore
@@ -26,7 +27,7 @@ from services.orchestrator.ports.budgets import BudgetStore
 from services.orchestrator.ports.services import CustomStep, InferencePort, PromptProvider, SummaryStore
 from services.orchestrator.settings import OrchestratorSettings
 
-__all__ = ["channels_of", "open_budgets", "services_of", "within_budgets"]
+__all__ = ["channels_of", "open_budgets", "services_of", "with_observed_tools", "within_budgets"]
 
 
 @asynccontextmanager
@@ -66,10 +67,13 @@ def services_of(
     prompts: PromptProvider,
     custom_steps: Mapping[str, CustomStep],
 ) -> Services:
-    """Return the services, without budgets; the channels lead to constraint, context, rerank and tools."""
+    """Return the services, without budgets, and observed but for the tools.
+
+    The channels lead to constraint, context, rerank and tools.
+    """
     constraint, context, rerank, tools = channels
     patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
-    return Services(
+    services = Services(
         inference=inference,
         constraint=GrpcConstraint(constraint, patience_s, credentials),
         tools=GrpcTools(tools, patience_s, credentials),
@@ -84,3 +88,4 @@ def services_of(
         custom_steps=custom_steps,
         calibrations=read_calibrations(settings.calibration_folder),
     )
+    return observed(services)

@@ -133,7 +133,7 @@ class Advancing:
         request = ticket.request
         said = len(request.said_tokens)
         cached = max(0, len(request.tokens) + said - ticket.prompt_tokens_computed)
-        events.append(Prompted(ticket.number, min(cached, len(request.tokens))))
+        events.append(Prompted(ticket.number, min(cached, len(request.tokens)), ticket.seated_s))
         if said:
             tokens = request.said_tokens if request.reports_tokens else ()
             events.append(Progress(ticket.number, (0,), request.said_text, said, tokens=tokens))

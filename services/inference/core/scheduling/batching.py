@@ -183,7 +183,7 @@ class Scheduler:
         self._now_s = now_s
         self._save()
         self._drop(now_s, events)
-        self._seating.fill()
+        self._seating.fill(now_s)
         self._serve_from_memo(events)
         work = fill_batch(self._seating.seated(), self.limits.step_tokens, self.costs)
         work = self._make_room_for(work, events)

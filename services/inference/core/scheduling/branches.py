@@ -132,6 +132,7 @@ class Ticket:
         self.unfinished = len(self.candidates)
         self.is_cancelled = False
         self.is_prompted = False
+        self.seated_s = 0.0
         self.expected_prompt_tokens = len(request.tokens) + len(request.said_tokens)
         self.prompt_tokens_computed = 0
         self.rows = 0
@@ -165,10 +166,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt of a request was processed."""
+    """The prompt of a request was processed; the request had waited for its first step until `seated_s`."""
 
     number: int
     cached_prompt_tokens: int
+    seated_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

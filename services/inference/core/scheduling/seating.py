@@ -31,6 +31,7 @@ class Seating:
         self._max_running = max_running
         self._queue_capacity = queue_capacity
         self._fairness = Fairness()
+        self._now_s = 0.0
 
     def check_capacity(self, owner: int) -> None:
         """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of an owner.
@@ -61,8 +62,9 @@ class Seating:
         running = {branch.ticket.number: branch.ticket for branch in self.branches}
         return [*self.waiting, *running.values()]
 
-    def fill(self) -> None:
+    def fill(self, now_s: float) -> None:
         """Seat as many branches as the cache has room for, then admit requests."""
+        self._now_s = now_s
         for branch in self.branches:
             if branch.is_deferred and branch.sequence_id is not None:
                 self.share_again(branch, self._needed_length(branch))
@@ -155,6 +157,7 @@ class Seating:
         self._fairness.admit(ticket, self._owners())
         self.waiting.remove(ticket)
         self.branches.append(branch)
+        ticket.seated_s = self._now_s
         return True
 
     def _make_place(self, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:

@@ -8,6 +8,7 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.recording.observing.execution import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish
@@ -20,13 +21,21 @@ Record = Callable[[Outcome, Input], Awaitable[None]]
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record) -> Outcome:
     """Carry out one command after the other, and `record` what came of each, until the machine has finished."""
-    while not isinstance(command := outcome.command, Finish):
-        run, effect = outcome.run, scope.effects[type(command)]
-        with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
-            try:
-                happened = await effect(run, command, scope)
-            except PaganticError as error:
-                happened = failed_with(run, scope.recorder.progress, failure_from(error), scope.step)
-        outcome = machine.step(run, happened)
-        await record(outcome, happened)
+    with StateSpans() as states:
+        while not isinstance(outcome.command, Finish):
+            run = outcome.run
+            states.enter(run.state, run.attempt)
+            happened = await _carry_out(outcome, scope)
+            outcome = machine.step(run, happened)
+            await record(outcome, happened)
     return outcome
+
+
+async def _carry_out(outcome: Outcome, scope: RunScope) -> Input:
+    """Carry out the outstanding command, and return its answer, or its failure."""
+    run, effect = outcome.run, scope.effects[type(outcome.command)]
+    with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
+        try:
+            return await effect(run, outcome.command, scope)
+        except PaganticError as error:
+            return failed_with(run, scope.recorder.progress, failure_from(error), scope.step)

@@ -13,8 +13,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
-from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
-from pagantic_common.telemetry.names import ORCHESTRATOR_EXECUTION_DURATION
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
+from pagantic_common.telemetry.names import ORCHESTRATOR_COST, ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.broadcast import Broadcast
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
@@ -31,6 +31,8 @@ MAX_UNSTORED_CHARS = 1024 * 1024
 execution_duration = make_histogram(
     ORCHESTRATOR_EXECUTION_DURATION, "how long executions took that ended", unit="s", bounds=DURATION_BOUNDS_S
 )
+
+cost_usd = make_counter(ORCHESTRATOR_COST, "what executions cost, by the prices of the settings")
 
 _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
@@ -173,6 +175,8 @@ class Recorder:
             completed = self._envelope(Completed(response), duration_s=took_s, failure=failure)
             code = failure.code.value if failure is not None and failure.code is not None else ""
             execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code})
+            if used is not None and used.cost_usd:
+                cost_usd.add(used.cost_usd, {"model": used.model})
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
             self._finishing = self._store([*told, moved, completed], entries, turn=turn, used=used)

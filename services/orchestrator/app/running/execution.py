@@ -14,9 +14,9 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
-from pagantic_common.telemetry.tracing import trace_scope
 from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.recording.observing.execution import execution_span, note_failure
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import caller_left
@@ -171,7 +171,7 @@ class Execution:
         try:
             # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
             with (
-                trace_scope(driver.trace_id),
+                execution_span(driver.trace_id, record) as opened,
                 work_scope(principal=work_of(*self.account), correlation=correlation, is_detached=True),
             ):
                 reason = self._halted_by
@@ -180,6 +180,8 @@ class Execution:
                 if isinstance(reason, Failure):
                     self.decide()
                     await driver.end(reason)
+                if (response := self.recorder.record.response) is not None:
+                    note_failure(opened, response.failure)
         except Unavailable as error:
             log.warning("an execution's end could not be recorded", reason=str(error))
             lost = error

@@ -18,6 +18,7 @@ from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.plan_steps.kinds import run_attempt
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.recording.observing.execution import note_failure, step_span
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import StepEnded
@@ -30,12 +31,13 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
     """Run a step and tell of it; its failure is in the result."""
     request, recorder, clock = plan.request, plan.scope.recorder, plan.scope.clock
     correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id, step_name=step.name)
-    with work_scope(correlation=correlation):
+    with work_scope(correlation=correlation), step_span(step) as opened:
         start = events.StepStart(step.name, step.kind)
         await recorder.emit(start, caused_by=next(iter(inputs), "request"))
         started_s = clock.monotonic_s()
         result = await _attempt_until_done(step, inputs, plan)
         result = replace(result, duration_s=clock.monotonic_s() - started_s)
+        note_failure(opened, result.failure)
         enforcement = None
         if plan.is_final(step):
             enforcement = plan.enforcement

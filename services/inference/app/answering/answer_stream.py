@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.usage import TokenUsage
+from services.inference.app.answering.request_times import RequestTimes
 from services.inference.core.answers.answer import AnswerForm, AnswerParser
 from services.inference.core.answers.answer_text import Piece
 from services.inference.core.generation import (
@@ -46,14 +47,17 @@ class AnswerStream:
         form: How the answers are written.
         candidate_count: Number of candidates.
         clock: Time for the usage.
+        came_s: When the request came, monotonic seconds.
     """
 
-    def __init__(self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock) -> None:
+    def __init__(
+        self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock, came_s: float
+    ) -> None:
         self._started = started
         self._is_enforced = form.is_enforced
         self._answers = [_Answer(_new_parser(form)) for _ in range(candidate_count)]
         self._clock = clock
-        self._prompted_s = 0.0
+        self._times = RequestTimes(came_s, clock.monotonic_s())
         self._arrived: list[SchedulerEvent] = []
         self._has_arrived = asyncio.Event()
         self.is_done = False
@@ -70,12 +74,13 @@ class AnswerStream:
         constraint, Unavailable (INFERENCE_MODEL_UNAVAILABLE) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
         INFERENCE_MALFORMED_RESPONSE), and RuntimeError for any other error in this request's decoding.
         """
-        while not self.is_done:
-            await self._has_arrived.wait()
-            self._has_arrived.clear()
-            arrived, self._arrived = self._arrived, []
-            for event in self._join(arrived):
-                yield event
+        with self._times.recorded(self._started.model.name, self._clock):
+            while not self.is_done:
+                await self._has_arrived.wait()
+                self._has_arrived.clear()
+                arrived, self._arrived = self._arrived, []
+                for event in self._join(arrived):
+                    yield event
 
     def _join(self, arrived: Sequence[SchedulerEvent]) -> Iterator[Event]:
         """Yield the caller's events for those of the scheduler, with one delta per candidate and run of progress."""
@@ -98,7 +103,10 @@ class AnswerStream:
     def _turn(self, event: Prompted | Finished | Failed) -> Event:
         match event:
             case Prompted():
-                self._prompted_s = self._clock.monotonic_s()
+                self._times.seated_s = event.seated_s
+                self._times.prompted_s = self._clock.monotonic_s()
+                self._times.prompt_tokens = self._started.prompt_tokens
+                self._times.cached_tokens = event.cached_prompt_tokens
                 self._started = replace(self._started, cached_prompt_tokens=event.cached_prompt_tokens)
                 return self._started
             case Finished():
@@ -114,6 +122,8 @@ class AnswerStream:
             pieces = answer.parser.feed(event.text)
             new_tokens = event.output_tokens - answer.seen_tokens
             answer.seen_tokens = event.output_tokens
+            self._times.output_tokens += new_tokens
+            self._times.longest_output = max(self._times.longest_output, event.output_tokens)
             if any(piece.reasoning for piece in pieces):
                 answer.reasoning_tokens += new_tokens
             delta = _add_pieces(deltas.get(index, Delta(index)), pieces)
@@ -147,7 +157,7 @@ class AnswerStream:
             reasoning_tokens=sum(answer.reasoning_tokens for answer in self._answers),
             context_tokens=self._started.prompt_tokens + event.longest_output,
             context_window=self._started.model.context_window,
-            decode_seconds=self._clock.monotonic_s() - self._prompted_s,
+            decode_seconds=self._clock.monotonic_s() - (self._times.prompted_s or 0.0),
         )
 
 

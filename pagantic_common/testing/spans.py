@@ -1,0 +1,40 @@
+"""Spans in memory, for tests: what is recorded is read, not sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Sampler
+
+from pagantic_common.telemetry.tracing import make_provider
+
+
+class RecordedSpans:
+    """The spans that have ended, each as it was at its end."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    def all(self) -> Sequence[ReadableSpan]:
+        """Return the spans, in the order in which they ended."""
+        return self._exporter.get_finished_spans()
+
+    def named(self, name: str) -> ReadableSpan:
+        """Return the only span of this name."""
+        (found,) = (span for span in self.all() if span.name == name)
+        return found
+
+
+@contextmanager
+def recording_spans(sampler: Sampler | None = None) -> Iterator[RecordedSpans]:
+    """Record spans in memory within the block; the default sampler is the environment's."""
+    exporter = InMemorySpanExporter()
+    provider = make_provider("tests", SimpleSpanProcessor(exporter), sampler)
+    with patch.object(trace, "get_tracer_provider", lambda: provider):
+        yield RecordedSpans(exporter)

@@ -1,0 +1,1 @@
+"""Shows the work of executions as spans and metrics; knows nothing of collectors."""

@@ -1,0 +1,88 @@
+"""Spans of an execution, of its states and of the steps of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span
+
+from pagantic_common.domain.errors import Failure
+from pagantic_common.telemetry import genai
+from pagantic_common.telemetry.genai import Operation
+from pagantic_common.telemetry.names import ATTEMPT, MODE, REQUEST_ID, STATE, STEP_KIND, STEP_NAME
+from pagantic_common.telemetry.spans import Attributes, note_error, span
+from pagantic_common.telemetry.tracing import is_recording, trace_scope
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.plan import Step
+from services.orchestrator.ports.journal import ExecutionRecord
+
+UNEXPECTED = "INTERNAL"
+
+
+@contextmanager
+def execution_span(trace_id: str, record: ExecutionRecord) -> Iterator[Span]:
+    """Make the work inside the span of an execution; it begins the trace with this id, if there is one.
+
+    A trace of its own is linked to that of the call that began the execution.
+    """
+    caller = trace.get_current_span().get_span_context()
+    with trace_scope(trace_id):
+        links = []
+        if caller.is_valid and not trace.get_current_span().get_span_context().is_valid:
+            links.append(Link(caller))
+        mode = record.mode.value.lower()
+        with span(f"{Operation.INVOKE_WORKFLOW.value} {mode}", _attributes_of(record, mode), links=links) as opened:
+            yield opened
+
+
+def _attributes_of(record: ExecutionRecord, mode: str) -> Attributes:
+    attributes = {
+        genai.OPERATION_NAME: Operation.INVOKE_WORKFLOW.value,
+        genai.WORKFLOW_NAME: mode,
+        REQUEST_ID: record.request_id,
+        MODE: record.mode.value,
+    }
+    if record.session_id:
+        attributes[genai.CONVERSATION_ID] = record.session_id
+    return attributes
+
+
+@contextmanager
+def step_span(step: Step) -> Iterator[Span]:
+    """Make the work inside the span of a step of a plan."""
+    with span(f"step {step.name}", {STEP_NAME: step.name, STEP_KIND: step.kind}) as opened:
+        yield opened
+
+
+def note_failure(failed: Span, failure: Failure | None) -> None:
+    """Mark a span with the failure that its work ended with, if any."""
+    if failure is not None:
+        note_error(failed, failure.code.value if failure.code is not None else UNEXPECTED)
+
+
+class StateSpans:
+    """The spans of the states that one machine goes through."""
+
+    def __init__(self) -> None:
+        self._current: tuple[State, int] | None = None
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def enter(self, state: State, attempt: int) -> None:
+        """Be in a state, in an attempt; the span of the one before ends."""
+        if not is_recording() or self._current == (state, attempt):
+            return
+        self._opened.close()
+        self._current = (state, attempt)
+        self._opened.enter_context(span(f"state {state.value}", {STATE: state.value, ATTEMPT: attempt}))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.__exit__(kind, error, traceback)

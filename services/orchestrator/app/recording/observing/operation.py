@@ -1,0 +1,103 @@
+"""One call of a model as the conventions for generative AI describe it: a span, and its measurements."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry.trace import Span, SpanKind
+from opentelemetry.util.types import AttributeValue
+
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry import genai
+from pagantic_common.telemetry.genai import Operation, TokenType
+from pagantic_common.telemetry.names import ERROR_TYPE
+from pagantic_common.telemetry.scope import current_scope
+from pagantic_common.telemetry.spans import Attributes, error_type_of, span
+
+WritableAttributes = dict[str, AttributeValue]
+
+
+class ObservedOperation:
+    """A call that runs.
+
+    The labels of its metrics name the model that answered. The name that a caller asked for may be made up, so that it
+    would be a label without bound.
+
+    Attributes:
+        labels: The labels of its metrics.
+        usage: What it has used so far.
+    """
+
+    def __init__(self, name: Operation) -> None:
+        self.labels: WritableAttributes = {genai.OPERATION_NAME: name.value, genai.PROVIDER_NAME: genai.PROVIDER}
+        self.usage = TokenUsage()
+        self._reasons: list[str] = []
+        self._began_s = time.monotonic()
+        self._chunk_times_s: list[float] = []
+
+    def note_chunk(self) -> None:
+        """Note that a chunk of the answer came."""
+        self._chunk_times_s.append(time.monotonic())
+
+    def note(self, model: str, usage: TokenUsage, finish_reason: str = "") -> None:
+        """Note the model that answers, what it has used so far, and why an answer ended."""
+        if model:
+            self.labels[genai.RESPONSE_MODEL] = model
+        self.usage = usage
+        if finish_reason:
+            self._reasons.append(finish_reason.lower())
+
+    def end(self, opened: Span) -> None:
+        """Complete the span, and record the measurements."""
+        ended_s = time.monotonic()
+        times_s, usage = self._chunk_times_s, self.usage
+        if opened.is_recording():
+            opened.set_attributes(self._response_attributes())
+        if times_s:
+            genai.client_first_chunk.record(times_s[0] - self._began_s, self.labels)
+        for before_s, after_s in itertools.pairwise(times_s):
+            genai.client_output_chunk.record(after_s - before_s, self.labels)
+        for kind, count in ((TokenType.INPUT, usage.prompt_tokens), (TokenType.OUTPUT, usage.output_tokens)):
+            if count:
+                genai.client_tokens.record(count, {**self.labels, genai.TOKEN_TYPE: kind.value})
+        genai.client_duration.record(ended_s - self._began_s, self.labels)
+
+    def _response_attributes(self) -> WritableAttributes:
+        usage = self.usage
+        attributes: WritableAttributes = {
+            genai.USAGE_INPUT_TOKENS: usage.prompt_tokens,
+            genai.USAGE_OUTPUT_TOKENS: usage.output_tokens,
+            genai.USAGE_CACHE_READ_INPUT_TOKENS: usage.cached_prompt_tokens,
+            genai.USAGE_REASONING_OUTPUT_TOKENS: usage.reasoning_tokens,
+        }
+        if genai.RESPONSE_MODEL in self.labels:
+            attributes[genai.RESPONSE_MODEL] = self.labels[genai.RESPONSE_MODEL]
+        if self._reasons:
+            attributes[genai.RESPONSE_FINISH_REASONS] = self._reasons
+        if self._chunk_times_s:
+            attributes[genai.RESPONSE_TIME_TO_FIRST_CHUNK] = self._chunk_times_s[0] - self._began_s
+        return attributes
+
+
+@contextmanager
+def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[ObservedOperation]:
+    """Observe a call of the model that a caller asked for, empty for the default one."""
+    known: WritableAttributes = {genai.OPERATION_NAME: name.value, genai.PROVIDER_NAME: genai.PROVIDER, **attributes}
+    if model:
+        known[genai.REQUEST_MODEL] = model
+    if session_id := current_scope().session_id:
+        known[genai.CONVERSATION_ID] = session_id
+    with span(f"{name.value} {model}".rstrip(), known, kind=SpanKind.CLIENT) as opened:
+        observed = ObservedOperation(name)
+        try:
+            yield observed
+        except GeneratorExit:  # a caller that has read enough closes a stream
+            raise
+        except BaseException as error:
+            observed.labels[ERROR_TYPE] = error_type_of(error)
+            raise
+        finally:
+            observed.end(opened)
