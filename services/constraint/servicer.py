@@ -14,6 +14,7 @@ from pagantic_common.codec.validation import violation_to_proto
 from pagantic_common.domain.calls.principal import Scope
 from services.constraint import convert
 from services.constraint.app.constraints import Constraints
+from services.constraint.app.stage_spans import record_stages
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -55,6 +56,7 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
             judge_model=request.judge_model,
             sources=tuple(request.sources),
         )
+        record_stages(enforcement.stages)
         return convert.enforcement_to_proto(enforcement)
 
     async def ValidateGrammar(self, request: pb.ValidateGrammarRequest, context: Context) -> pb.ValidateGrammarResponse:

@@ -5,26 +5,32 @@ from contextlib import contextmanager
 
 import grpc
 
+TRACES = "opentelemetry.proto.collector.trace.v1.TraceService"
 SERVICES = (
-    "opentelemetry.proto.collector.trace.v1.TraceService",
+    TRACES,
     "opentelemetry.proto.collector.metrics.v1.MetricsService",
     "opentelemetry.proto.collector.logs.v1.LogsService",
 )
 
 
 @contextmanager
-def collecting(credentials=None):
-    """Serve, with TLS where credentials are given, and give the address and the list of what came."""
+def collecting(credentials=None, services=SERVICES):
+    """Serve, with TLS where credentials are given, and give the address and the list of what came to the services."""
     received = []
 
-    def export(request, _context):
-        received.append(request)
-        return b""
+    def taking(name):
+        def export(request, _context):
+            if name in services:
+                received.append(request)
+            return b""
+
+        return export
 
     server = grpc.server(ThreadPoolExecutor(max_workers=4))
-    handler = grpc.unary_unary_rpc_method_handler(export)
     for name in SERVICES:
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"Export": handler})])
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(name, {"Export": grpc.unary_unary_rpc_method_handler(taking(name))})]
+        )
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:

@@ -15,6 +15,8 @@ def serving_gateway(environment):
     command = [sys.executable, "-m", "gateway.cli.main", "serve", "--port", "0"]
     names = {"PAGANTIC_HTTP_MODELS": json.dumps({"gpt-4o": ""})}
     with subprocess.Popen(command, cwd=ROOT, env=environment | names, stderr=subprocess.PIPE, text=True) as process:
-        yield process.stderr.readline().split()[1].rstrip(";")
-        process.send_signal(signal.SIGTERM)
+        try:
+            yield process.stderr.readline().split()[1].rstrip(";")
+        finally:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(30) in (0, -signal.SIGTERM), process.stderr.read()
