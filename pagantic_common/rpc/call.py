@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import grpc
@@ -138,18 +138,11 @@ async def call_stream(
             raise restore_error(service, await opened.error_of(error)) from None
 
 
-@asynccontextmanager
-async def opened_stream(
+def opened_stream(
     service: str, method: StreamMethod[ResponseT], request: Any, timeout_s: float | None, credentials: str
-) -> AsyncIterator[OpenCall[ResponseT]]:
+) -> AbstractAsyncContextManager[OpenCall[ResponseT]]:
     """Make a streaming call and cancel it at the end of the context; raises DeadlineExceeded after the deadline."""
-    timeout = remaining_timeout_s(service, timeout_s)
-    with _span_of(method) as called:
-        async with _opened_call(method, request, timeout, outgoing_metadata(credentials)) as opened:
-            try:
-                yield opened
-            finally:
-                _note_status(called, opened.status)
+    return _opened_call(method, request, remaining_timeout_s(service, timeout_s), credentials)
 
 
 async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:
@@ -179,6 +172,26 @@ class OpenCall(Generic[ResponseT]):
             metadata = _value_of(call.initial_metadata()), _value_of(call.trailing_metadata())
             self._ends.append(grpc.aio.AioRpcError(code, *metadata, details))
 
+    @asynccontextmanager
+    async def writing(self, request: Any) -> AsyncIterator[None]:
+        """Write a stream of requests within the block; a single request is written already."""
+        if not isinstance(request, AsyncIterable):
+            yield
+            return
+        self.responses.add_done_callback(self.note_end)
+        writing = asyncio.create_task(_write_all(self.responses, request))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if writing.done() and not writing.cancelled() and (error := writing.exception()) is not None:
+                raise error from None
+            raise
+        finally:
+            self.responses.cancel()
+            writing.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await writing
+
     async def error_of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
         """Return the error with which the server ended the call: a failed write may be reported a moment before it."""
         for _ in range(STATUS_POLLS):
@@ -202,35 +215,21 @@ def _value_of(known: Coroutine[Any, Any, Any]) -> Any:
 
 @asynccontextmanager
 async def _opened_call(
-    method: Callable[..., StreamCall[ResponseT]],
-    request: Any,
-    timeout_s: float | None,
-    metadata: tuple[tuple[str, str | bytes], ...],
+    method: Callable[..., StreamCall[ResponseT]], request: Any, timeout_s: float | None, credentials: str
 ) -> AsyncIterator[OpenCall[ResponseT]]:
     """Make a streaming call, and cancel it at the end of the context; raises the errors of a stream of requests."""
-    call: Any
-    if not isinstance(request, AsyncIterable):
-        call = method(request, timeout=timeout_s, metadata=metadata)
+    with _span_of(method) as called:
+        metadata = outgoing_metadata(credentials)
+        if isinstance(request, AsyncIterable):
+            opened = OpenCall(method(timeout=timeout_s, metadata=metadata))
+        else:
+            opened = OpenCall(method(request, timeout=timeout_s, metadata=metadata))
         try:
-            yield OpenCall(call)
+            async with opened.writing(request):
+                yield opened
         finally:
-            call.cancel()
-        return
-    call = method(timeout=timeout_s, metadata=metadata)
-    opened: OpenCall[ResponseT] = OpenCall(call)
-    call.add_done_callback(opened.note_end)
-    writing = asyncio.create_task(_write_all(call, request))
-    try:
-        yield opened
-    except asyncio.CancelledError:
-        if writing.done() and not writing.cancelled() and (error := writing.exception()) is not None:
-            raise error from None
-        raise
-    finally:
-        call.cancel()
-        writing.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await writing
+            _note_status(called, opened.status)
+            opened.responses.cancel()
 
 
 async def _write_all(call: Any, requests: AsyncIterable[Any]) -> None:

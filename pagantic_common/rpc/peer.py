@@ -28,7 +28,7 @@ from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, r
 from pagantic_common.rpc.waiting_line import Place
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_balance, make_counter
-from pagantic_common.telemetry.names import RPC_REFUSED_CALLS, RPC_WAITING_CALLS
+from pagantic_common.telemetry.names import RPC_OPEN_CIRCUITS, RPC_REFUSED_CALLS, RPC_WAITING_CALLS
 from pagantic_common.telemetry.scope import current_deadline, current_principal
 
 ResponseT = TypeVar("ResponseT")
@@ -39,6 +39,7 @@ RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its 
 
 log = get_logger(__name__)
 refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, because the service does not answer")
+open_circuits = make_balance(RPC_OPEN_CIRCUITS, "Connections whose calls are refused: the last ones had no answer")
 waiting_calls = make_balance(RPC_WAITING_CALLS, "Calls that wait for a connection to a service that serves")
 
 
@@ -209,6 +210,8 @@ class Peer:
         self._log_change(str(error))
 
     def _log_change(self, reason: str = "") -> None:
+        if self._breaker.is_open != self._is_logged_open:
+            open_circuits.add(1 if self._breaker.is_open else -1, {"service": self.name})
         if self._breaker.is_open and not self._is_logged_open:
             log.warning("circuit opened", peer=self.name, reason=reason)
         elif self._is_logged_open and not self._breaker.is_open:

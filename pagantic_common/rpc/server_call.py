@@ -132,7 +132,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             pairs = tuple(context.invocation_metadata() or ())
             metadata = dict(pairs)
             if PREVIOUS_ATTEMPTS_KEY in metadata:
-                retried_calls.add(1)
+                retried_calls.add(1, {"grpc.method": method})
             with caller_scope(method, metadata, context.time_remaining()):
                 async with self._gate.admit(method, pairs, partial(_spiffe_id_of_peer, context)) as admitted:
                     _check_readable(request)

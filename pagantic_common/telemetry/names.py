@@ -43,8 +43,14 @@ INFERENCE_DECODE_SPAN: Final = "inference.decode"
 
 INFERENCE_QUEUE_DURATION: Final = "pagantic_inference_queue_duration"
 INFERENCE_QUEUED_REQUESTS: Final = "pagantic_inference_queued_requests"
+INFERENCE_QUEUE_CAPACITY: Final = "pagantic_inference_queue_capacity"
+INFERENCE_REFUSED_REQUESTS: Final = "pagantic_inference_refused_requests"
 INFERENCE_PENDING_PROMPT_TOKENS: Final = "pagantic_inference_pending_prompt_tokens"
 INFERENCE_RUNNING_SEQUENCES: Final = "pagantic_inference_running_sequences"
+INFERENCE_SEQUENCE_CAPACITY: Final = "pagantic_inference_sequence_capacity"
+INFERENCE_PARKED_BYTES: Final = "pagantic_inference_parked_bytes"
+INFERENCE_PROMPT_TOKENS: Final = "pagantic_inference_prompt_tokens"
+INFERENCE_CACHED_PROMPT_TOKENS: Final = "pagantic_inference_cached_prompt_tokens"
 INFERENCE_KV_USED_TOKENS: Final = "pagantic_inference_kv_used_tokens"
 INFERENCE_KV_CAPACITY_TOKENS: Final = "pagantic_inference_kv_capacity_tokens"
 INFERENCE_KV_USED_RATIO: Final = "pagantic_inference_kv_used_ratio"
@@ -83,6 +89,7 @@ RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"
 RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
+RPC_OPEN_CIRCUITS: Final = "pagantic_rpc_open_circuits"  # by the service that they lead to
 RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # by the service that they wait for
 
 # OpenTelemetry's own name: a histogram by http.route, http.request.method and http.response.status_code.

@@ -66,6 +66,8 @@ class Generation:
             preemptions_total=scheduler.preemptions_total,
             pending_prompt_tokens=scheduler.pending_prompt_tokens,
             queued_prompt_tokens=scheduler.queued_prompt_tokens,
+            refused_total=scheduler.refused_total,
+            parked_bytes=scheduler.tree.parked.parked_tokens * self.engine.kv_bytes_per_token,
         )
 
     def cached_keys(self) -> frozenset[int]:

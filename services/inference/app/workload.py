@@ -26,6 +26,8 @@ class Load:
     preemptions_total: int = 0
     pending_prompt_tokens: int = 0
     queued_prompt_tokens: int = 0
+    refused_total: int = 0
+    parked_bytes: int = 0
 
     @property
     def kv_used_ratio(self) -> float:

@@ -12,8 +12,11 @@ from services.inference.core.cached_blocks import BLOCK_TOKENS
 
 _GAUGES = (
     (names.INFERENCE_QUEUED_REQUESTS, "Requests that wait for their first step", "queued_requests"),
+    (names.INFERENCE_QUEUE_CAPACITY, "Most requests that may wait", "queue_capacity"),
     (names.INFERENCE_PENDING_PROMPT_TOKENS, "Prompt tokens that are not computed yet", "pending_prompt_tokens"),
     (names.INFERENCE_RUNNING_SEQUENCES, "Sequences that are being decoded", "running_sequences"),
+    (names.INFERENCE_SEQUENCE_CAPACITY, "Most sequences that may be decoded at once", "sequence_capacity"),
+    (names.INFERENCE_PARKED_BYTES, "Host memory of prompts that left the KV cache", "parked_bytes"),
     (names.INFERENCE_KV_USED_TOKENS, "KV cache cells in use", "kv_used_tokens"),
     (names.INFERENCE_KV_CAPACITY_TOKENS, "KV cache cells in all", "kv_capacity_tokens"),
     (names.INFERENCE_KV_USED_RATIO, "Share of the KV cache's cells in use, from 0 to 1", "kv_used_ratio"),
@@ -21,6 +24,7 @@ _GAUGES = (
 _COUNTERS = (
     (names.INFERENCE_OUTPUT_TOKENS, "Tokens given out since the start", "output_tokens_total"),
     (names.INFERENCE_COMPUTED_TOKENS, "Tokens computed since the start", "computed_tokens_total"),
+    (names.INFERENCE_REFUSED_REQUESTS, "Requests that the queue had no place for", "refused_total"),
     (names.INFERENCE_PREEMPTIONS, "Sequences that lost their cells to others", "preemptions_total"),
 )
 _STORAGE_COUNTERS = (

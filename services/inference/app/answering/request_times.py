@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from pagantic_common.domain.clock import Clock
 from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation
-from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import (
     ERROR_TYPE,
+    INFERENCE_CACHED_PROMPT_TOKENS,
     INFERENCE_DECODE_SPAN,
     INFERENCE_PREFILL_SPAN,
+    INFERENCE_PROMPT_TOKENS,
     INFERENCE_QUEUE_DURATION,
     INFERENCE_QUEUE_SPAN,
 )
 from pagantic_common.telemetry.spans import CANCELLED, Attributes, error_type_of, record_span
 
+prompt_tokens = make_counter(INFERENCE_PROMPT_TOKENS, "Tokens of the prompts that were processed")
+cached_prompt_tokens = make_counter(INFERENCE_CACHED_PROMPT_TOKENS, "Tokens of prompts that the cache had")
 queue_duration = make_histogram(
     INFERENCE_QUEUE_DURATION, "how long requests waited for their first step", unit="s", bounds=DURATION_BOUNDS_S
 )
@@ -78,7 +82,11 @@ class RequestTimes:
     def _measure(self, labels: dict[str, str], ended_s: float, *, has_failed: bool) -> None:
         queued_s = (self.seated_s or ended_s) - self.queued_s
         queue_duration.record(queued_s, {genai.RESPONSE_MODEL: labels[genai.RESPONSE_MODEL]})
-        if self.prompted_s is None or has_failed:
+        if self.prompted_s is None:
+            return
+        prompt_tokens.add(self.prompt_tokens)
+        cached_prompt_tokens.add(self.cached_tokens)
+        if has_failed:
             return
         genai.server_first_token.record(self.prompted_s - self.came_s, labels)
         if self.longest_output > 1:

@@ -124,6 +124,11 @@ class Scheduler:
         return self._seating.preemptions_total
 
     @property
+    def refused_total(self) -> int:
+        """Requests that the queue had no place for."""
+        return self._seating.refused_total
+
+    @property
     def has_work(self) -> bool:
         """Whether `decide` would plan or end something."""
         is_storing = bool(self.tree.operations) or self.saving.has_pending

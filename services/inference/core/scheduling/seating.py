@@ -28,6 +28,7 @@ class Seating:
         self.waiting: list[Ticket] = []
         self.branches: list[Branch] = []
         self.preemptions_total = 0
+        self.refused_total = 0
         self._max_running = max_running
         self._queue_capacity = queue_capacity
         self._fairness = Fairness()
@@ -42,6 +43,7 @@ class Seating:
             return
         queued = Counter(ticket.owner for ticket in self.waiting)
         if queued[owner] >= self._queue_capacity // len({*queued, owner}):
+            self.refused_total += 1
             raise Overloaded(
                 f"{len(self.waiting)} requests wait already, the limit is {self._queue_capacity}",
                 code=ErrorCode.INFERENCE_OVERLOADED,

@@ -19,23 +19,16 @@ from services.orchestrator.core.execution.run import Outcome
 Record = Callable[[Outcome, Input], Awaitable[None]]
 
 
-async def drive(outcome: Outcome, scope: RunScope, record: Record) -> Outcome:
+async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
     """Carry out one command after the other, and `record` what came of each, until the machine has finished."""
-    with StateSpans() as states:
-        while not isinstance(outcome.command, Finish):
-            run = outcome.run
-            states.enter(run.state, run.attempt)
-            happened = await _carry_out(outcome, scope)
-            outcome = machine.step(run, happened)
-            await record(outcome, happened)
+    while not isinstance(command := outcome.command, Finish):
+        run, effect = outcome.run, scope.effects[type(command)]
+        states.enter(run.state, run.attempt)
+        with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
+            try:
+                happened = await effect(run, command, scope)
+            except PaganticError as error:
+                happened = failed_with(run, scope.recorder.progress, failure_from(error), scope.step)
+        outcome = machine.step(run, happened)
+        await record(outcome, happened)
     return outcome
-
-
-async def _carry_out(outcome: Outcome, scope: RunScope) -> Input:
-    """Carry out the outstanding command, and return its answer, or its failure."""
-    run, effect = outcome.run, scope.effects[type(outcome.command)]
-    with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
-        try:
-            return await effect(run, outcome.command, scope)
-        except PaganticError as error:
-            return failed_with(run, scope.recorder.progress, failure_from(error), scope.step)

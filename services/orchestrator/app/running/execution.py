@@ -16,7 +16,7 @@ from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.app.recording.observing.execution import execution_span, note_failure
+from services.orchestrator.app.recording.observing.execution import StateSpans, execution_span, note_failure
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import caller_left
@@ -221,7 +221,8 @@ class Execution:
             return limits.failure
         try:
             async with asyncio.timeout(limits.left_s), driver.turn():
-                await drive(await driver.begin(), driver.scope(), driver.record)
+                with StateSpans() as states:
+                    await drive(await driver.begin(), driver.scope(), driver.record, states)
         except TimeoutError:
             return limits.failure
         except asyncio.CancelledError:

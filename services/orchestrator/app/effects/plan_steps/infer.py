@@ -7,6 +7,7 @@ from dataclasses import replace
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
 from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
+from services.orchestrator.app.recording.observing.execution import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
@@ -41,7 +42,8 @@ async def run_infer(attempt: StepAttempt) -> StepDone:
 
     begun = _begin(attempt)
     plan.last_attempts[step.name] = scope.attempt_of(begun.run)
-    outcome = await drive(begun, scope, record)
+    with StateSpans() as states:
+        outcome = await drive(begun, scope, record, states)
     plan.model = outcome.run.model or plan.model
     response = _response_of(outcome)
     if response.failure is not None:
