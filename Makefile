@@ -133,6 +133,10 @@ unit: setup-dev ## Only the unit tests
 chart: setup-dev ## Write the Helm chart of deploy/helm from the manifests of deploy/kubernetes
 	@$(BIN)/python -m tests.support.write_chart
 
+.PHONY: dashboards
+dashboards: setup-dev ## Write the Grafana dashboards of deploy/observability from their list of panels
+	@$(BIN)/python -m tests.support.write_dashboards
+
 .PHONY: measures
 measures: setup-dev ## Print how long, branched and entangled the source is, and hold its limits
 	@$(BIN)/python -m tests.measures

@@ -9,8 +9,8 @@ import yaml
 from pagantic_common.telemetry import names
 from tests.support.manifests import FOLDER
 from tests.support.rendered_manifests import DOORS, OVERLAYS, RENDERED, by_kind, render
-from tests.unit.deploy.test_alerts import RULES
 from tests.unit.deploy.test_manifests import AREAS, CUSTOM, KUBERNETES, settings_of
+from tests.unit.deploy.test_observability import ALERTS
 
 METRICS = {value for value in vars(names).values() if isinstance(value, str)}
 # Longer than a DNS of the cluster keeps an answer: 30 s in CoreDNS' usual configuration.
@@ -115,7 +115,7 @@ def test_the_autoscaler_asks_for_metrics_that_inference_has_and_the_adapter_serv
     assert autoscaler["scaleTargetRef"]["name"] == "inference"
     asked = {metric["pods"]["metric"]["name"] for metric in autoscaler["metrics"]}
     assert asked <= METRICS
-    adapter = yaml.safe_load(RULES.with_name("prometheus-adapter.yaml").read_text(encoding="utf-8"))
+    adapter = yaml.safe_load(ALERTS.with_name("prometheus-adapter.yaml").read_text(encoding="utf-8"))
     (rule,) = adapter["rules"]["custom"]
     (pattern,) = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
     assert all(re.fullmatch(pattern, metric) for metric in asked)
