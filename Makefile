@@ -104,6 +104,10 @@ test-cluster: setup-dev ## The manifests on a real Kubernetes control plane with
 	@folder="$${PAGANTIC_CONTROL_PLANE:-$$($(BIN)/python -m tests.support.build_control_plane --cache "$(CACHE)")}"; \
 		PAGANTIC_CONTROL_PLANE="$$folder" $(BIN)/python -m pytest tests/cluster
 
+.PHONY: test-alerts
+test-alerts: setup-dev ## Break what each alert watches in a real system, and see it fire in a real Prometheus; needs root and prometheus
+	@PAGANTIC_TEST_ALERTS=1 $(BIN)/python -m pytest tests/e2e/test_alerts.py
+
 .PHONY: test-image
 test-image: setup-dev ## Build the image with buildah, and test its containers with podman; needs root, mmdebstrap, netavark and podman-compose
 	@name="$${PAGANTIC_TEST_IMAGE:-$$($(BIN)/python -m tests.support.build_image)}"; \
@@ -261,6 +265,10 @@ bench-decisions: setup-dev ## Measure decisions of a running system: PEER=URL of
 .PHONY: bench-gateway
 bench-gateway: setup-dev ## Measure what the HTTP gateway adds; LITELLM=program compares; SOAK=100000 requests measure the memory
 	@$(BIN)/python -m tests.bench.gateway $(if $(LITELLM),--litellm "$(LITELLM)") $(if $(SOAK),--soak $(SOAK))
+
+.PHONY: bench-telemetry
+bench-telemetry: setup-dev ## Measure what spans and metrics cost, and count spans without their parents; TELEMETRY="--requests 10000"
+	@$(BIN)/python -m tests.bench.telemetry $(TELEMETRY)
 
 .PHONY: bench-orchestrator
 bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat

@@ -25,6 +25,8 @@ class Need:
 POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
 PGBOUNCER = Need("PgBouncer", "install Debian's package pgbouncer")
 NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
+PROMETHEUS = Need("Prometheus", "install Debian's package prometheus")
+ALERTS = Need("some minutes and root", "make test-alerts runs it, with PAGANTIC_TEST_ALERTS=1", is_installable=False)
 LLAMA_SERVER = Need(
     "llama-server", "make test-engines builds it; PAGANTIC_LLAMA_SERVER names the program", is_installable=False
 )

@@ -22,7 +22,7 @@ class ServiceProcess:
         area: Which service.
         system: Whose neighbour it is.
         log: The file that it logs to.
-        until: The health that `start` waits for.
+        until: The health that `start` waits for; None waits for nothing.
         module: What is run instead of the service's own module.
         settings: Its own settings by name, without prefix.
     """
@@ -74,4 +74,4 @@ class ServiceProcess:
 
     def _is_serving(self):
         assert self._process.poll() is None, self._log.read_text()[-2000:]
-        return probe_health(self.address, self._until) == "SERVING"
+        return self._until is None or probe_health(self.address, self._until) == "SERVING"
