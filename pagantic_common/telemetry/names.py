@@ -35,6 +35,7 @@ ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
 # A histogram by mode and error code; the code is empty for executions that succeeded.
 ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
 ORCHESTRATOR_BUDGET_CHECK_DURATION: Final = "pagantic_orchestrator_budget_check_duration"
+ORCHESTRATOR_GUARD_FINDINGS: Final = "pagantic_orchestrator_guard_findings"  # by guard, stage and action
 ORCHESTRATOR_JOURNAL_WRITE_DURATION: Final = "pagantic_orchestrator_journal_write_duration"
 ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_failed_writes"
 ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"

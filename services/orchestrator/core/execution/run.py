@@ -15,6 +15,7 @@ from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.voting import Count
 
 
@@ -69,6 +70,7 @@ class Run:
     plan: Plan | None = None
     bounds: PlanPolicy = field(default_factory=PlanPolicy)
     results: tuple[StepResult, ...] = ()
+    warnings: tuple[ResponseWarning, ...] = ()  # of the guards
 
     def with_best(self, enforcement: Enforcement | None) -> Run:
         """Return the run with its final enforcement."""
