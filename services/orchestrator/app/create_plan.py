@@ -8,7 +8,13 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, PaganticError, PreconditionFailed, Unsupported
+from pagantic_common.domain.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    PaganticError,
+    PreconditionFailed,
+    Unsupported,
+)
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
 from services.orchestrator.app.failures import error_from

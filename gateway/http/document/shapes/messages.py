@@ -10,7 +10,7 @@ from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 class MessageBlock(AnswerShape):
     """A block of text, thinking, or a call of a tool."""
 
-    type: Literal["text", "thinking", "tool_use"]
+    type: Literal["text", "thinking", "tool_use", "refusal"]
 
 
 class MessageUsage(AnswerShape):

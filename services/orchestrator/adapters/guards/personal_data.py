@@ -44,7 +44,7 @@ class PersonalDataGuard:
         return [
             Finding(one.start, one.end, one.entity_type)
             for recognizer in self._recognizers
-            for one in recognizer.analyze(text, self._entities, None) or ()
+            for one in recognizer.analyze(text, self._entities, None) or ()  # type: ignore[arg-type]  # patterns need none
             if one.score >= self._threshold and one.entity_type in self._entities
         ]
 
@@ -69,12 +69,26 @@ def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
     except ImportError:
         raise ValueError("it needs presidio: install pagantic[personal-data]") from None
     known: dict[str, list[EntityRecognizer]] = {}
-    made: list[EntityRecognizer] = [predefined_recognizers.PhoneRecognizer(supported_regions=regions)]
+    made: list[Any] = [predefined_recognizers.PhoneRecognizer(supported_regions=regions)]
     for name in predefined_recognizers.__all__:
         kind = getattr(predefined_recognizers, name)
         if isinstance(kind, type) and issubclass(kind, PatternRecognizer):
-            made.append(kind())
+            made.append(_offline(kind)())
     for recognizer in made:
         for entity in recognizer.supported_entities:
             known.setdefault(entity, []).append(recognizer)
     return known
+
+
+def _offline(kind: type[Any]) -> type[Any]:
+    """Return a recognizer that looks up no list of domains in the network: the one that its package carries will do."""
+    if "tldextract" not in kind.validate_result.__code__.co_names:
+        return kind
+    import tldextract  # noqa: PLC0415 - an extra
+
+    extract = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
+
+    def validate_result(_self: Any, pattern_text: str) -> bool:
+        return bool(extract(pattern_text).fqdn)
+
+    return type(kind.__name__, (kind,), {"validate_result": validate_result})

@@ -34,6 +34,13 @@ _PREFIXED = re.compile(
     r"(?<![A-Za-z0-9_.$-])(?!(?i:sha|md|uuid|v\d))[A-Za-z0-9]{1,12}(?:[_.$-][A-Za-z0-9]{1,12}){0,3}[_.$:-]{1,2}"
     r"([A-Za-z0-9]{20,200}(?:[-_=.][A-Za-z0-9]{1,80}){0,4}=?)(?![A-Za-z0-9+/])"
 )
+# Patterns whose value counts only if it looks drawn. Of a token its beginning, which says whose it is, goes too.
+_RANDOM: Final = {
+    _ASSIGNED: "CREDENTIAL",
+    _AUTHORIZATION: "AUTHORIZATION",
+    _PREFIXED: "TOKEN",
+    _GOOGLE: "GOOGLE_API_KEY",
+}
 
 
 class SecretsGuard:
@@ -43,7 +50,7 @@ class SecretsGuard:
 
     def __init__(self, allowed: Sequence[str]) -> None:
         self._allowed = allowed
-        classes = get_mapping_from_secret_type_to_class()
+        classes: Mapping[str, Any] = get_mapping_from_secret_type_to_class()
         self._detectors = [
             kind()
             for name, kind in classes.items()
@@ -76,10 +83,10 @@ def _private_keys(text: str) -> Iterator[Finding]:
 
 
 def _others(text: str) -> Iterator[Finding]:
-    for pattern, kind in ((_ASSIGNED, "CREDENTIAL"), (_AUTHORIZATION, "AUTHORIZATION"), (_PREFIXED, "TOKEN"), (_GOOGLE, "GOOGLE_API_KEY")):
+    for pattern, kind in _RANDOM.items():
         for match in pattern.finditer(text):
             if _is_random(match[1], needs_digit=kind != "TOKEN"):
-                yield Finding(match.start(1) if kind != "TOKEN" else match.start(), match.end(1), kind)
+                yield Finding(match.start(0 if kind == "TOKEN" else 1), match.end(1), kind)
     for match in _ADDRESS.finditer(text):
         yield Finding(match.start(1), match.end(1), "PASSWORD")
 

@@ -86,7 +86,7 @@ class _GuardStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GuardStage
     """The answer, before the caller gets it."""
 
 class GuardStage(_GuardStage, metaclass=_GuardStageEnumTypeWrapper):
-    """Where a guard reads."""
+    """The stages at which guards read."""
 
 GUARD_STAGE_UNSPECIFIED: GuardStage.ValueType  # 0
 """The stage is not set."""
@@ -118,7 +118,7 @@ class _GuardOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GuardOut
     """The guard failed or was late, and the text passes."""
 
 class GuardOutcome(_GuardOutcome, metaclass=_GuardOutcomeEnumTypeWrapper):
-    """What a guard did to a text."""
+    """The outcome of a guard for a text."""
 
 GUARD_OUTCOME_UNSPECIFIED: GuardOutcome.ValueType  # 0
 """The outcome is not set."""
@@ -859,7 +859,7 @@ Global___InferenceContinued: _TypeAlias = InferenceContinued  # noqa: Y015
 
 @_typing.final
 class GuardActed(_message.Message):
-    """What a guard did to a text: never the text. A text in which it finds nothing has no event."""
+    """The act of a guard on a text, without the text. A text in which it finds nothing has no event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -871,9 +871,9 @@ class GuardActed(_message.Message):
     guard: _builtins.str
     """The name of the guard in the deployment's file of guards."""
     stage: Global___GuardStage.ValueType
-    """Where it read the text."""
+    """The stage at which it read the text."""
     outcome: Global___GuardOutcome.ValueType
-    """What became of the text."""
+    """The outcome for the text."""
     finding_count: _builtins.int
     """The number of findings; 0 when the guard could not check the text."""
     @_builtins.property
