@@ -1,5 +1,6 @@
 """Texts that stream through a guard: any division gives the same text, and nothing of a finding gets out."""
 
+import itertools
 import re
 
 import pytest
@@ -142,6 +143,6 @@ def test_a_finding_that_has_not_ended_is_told_as_soon_as_it_has_begun():
 def test_merged_findings_are_in_order_within_the_text_and_apart(spans, size):
     merged = merge([Finding(start, end, "K") for start, end in spans], size)
     assert all(0 <= one.start < one.end <= size for one in merged)
-    assert all(left.end <= right.start for left, right in zip(merged, merged[1:], strict=False))
+    assert all(left.end <= right.start for left, right in itertools.pairwise(merged))
     covered = {place for start, end in spans for place in range(max(0, start), min(size, end))}
     assert {place for one in merged for place in range(one.start, one.end)} == covered

@@ -10,7 +10,7 @@ from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 class MessageBlock(AnswerShape):
     """A block of text, thinking, or a call of a tool."""
 
-    type: Literal["text", "thinking", "tool_use", "refusal"]
+    type: Literal["text", "thinking", "tool_use"]
 
 
 class MessageUsage(AnswerShape):
@@ -30,7 +30,7 @@ class AnthropicMessage(AnswerShape):
     role: Literal["assistant"]
     model: str
     content: list[MessageBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "tool_use"]
+    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal"]
     stop_sequence: None
     usage: MessageUsage
     pagantic: Extension
