@@ -13,7 +13,7 @@ KEY = "AKIAIOSFODNN7EXAMPLE"
 OWN_GUARD = """
 import time
 
-from pagantic_common.domain.guards.plugin import Finding, GuardTraits
+from pagantic_common.guards.plugin import Finding, GuardTraits
 
 
 class Own:

@@ -26,9 +26,13 @@ from pagantic_common.codec.validation import (
     stage_to_proto,
 )
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
-from services.orchestrator.convert.guard import guard_acted_from_proto, guard_acted_to_proto
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
-from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
+from services.orchestrator.convert.lifecycle import (
+    guard_acted_from_proto,
+    guard_acted_to_proto,
+    state_from_proto,
+    state_to_proto,
+)
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pagantic_common.domain.guards.plugin import Finding
-from pagantic_common.domain.guards.redaction import Window
+from pagantic_common.guards.plugin import Finding
+from pagantic_common.guards.redaction import Window
 from services.orchestrator.core.guards.rules import GuardRule
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.guards.plugin import GuardStage
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.adapters.guards.guards_file import read_guards_file
 from services.orchestrator.core.guards.rules import GuardAction, OnFailure, guards_request, rules_for
 

@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.guards.plugin import ENTRY_POINT_GROUP
-from pagantic_common.domain.guards.redaction import Window
+from pagantic_common.guards.plugin import ENTRY_POINT_GROUP
+from pagantic_common.guards.redaction import Window
 from services.orchestrator.adapters.guards import judge, length, personal_data, secrets, topics, work
 from services.orchestrator.adapters.guards.injection import guard as injection
 
@@ -120,7 +120,7 @@ def test_the_length_of_a_text_counts_from_its_beginning():
 
 MODULE = """
 class Shouting:
-    from pagantic_common.domain.guards.plugin import GuardTraits
+    from pagantic_common.guards.plugin import GuardTraits
     traits = GuardTraits(window={window})
 
     def find(self, text, start):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.guards.plugin import Finding
-from pagantic_common.domain.guards.redaction import MAX_HELD, STRIDE, TextStream, TooLongFindingError, merge, redact
+from pagantic_common.guards.plugin import Finding
+from pagantic_common.guards.redaction import MAX_HELD, STRIDE, TextStream, TooLongFindingError, merge, redact
 from services.orchestrator.adapters.guards import length, personal_data, secrets, topics
 
 KEY = "AKIAIOSFODNN7EXAMPLE"

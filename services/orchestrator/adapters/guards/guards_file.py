@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.guards.plugin import GuardStage
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.core.guards.rules import GuardAction, GuardRule, OnFailure
 
 GUARDS_FILE: Final = "GUARDS_FILE"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagantic_common.domain.guards.plugin import Finding, GuardTraits
+from pagantic_common.guards.plugin import Finding, GuardTraits
 from services.orchestrator.adapters.guards.options import check_names
 
 

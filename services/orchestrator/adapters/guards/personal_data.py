@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pagantic_common.domain.guards.plugin import Finding, GuardTraits
+from pagantic_common.guards.plugin import Finding, GuardTraits
 from services.orchestrator.adapters.guards.options import check_names, read_number, read_texts
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pagantic_common.domain.errors import Internal, InvalidRequest, PaganticError
-from pagantic_common.domain.guards.plugin import Finding, GuardTraits
-from pagantic_common.domain.guards.redaction import Window
+from pagantic_common.guards.plugin import Finding, GuardTraits
+from pagantic_common.guards.redaction import Window
 from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.replies import WorkFailed
 from pagantic_common.workers.worker_process import WorkerLimits

@@ -15,7 +15,7 @@ from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_cla
 from detect_secrets.plugins.base import RegexBasedDetector
 from detect_secrets.plugins.private_key import PrivateKeyDetector
 
-from pagantic_common.domain.guards.plugin import Finding, GuardTraits
+from pagantic_common.guards.plugin import Finding, GuardTraits
 from services.orchestrator.adapters.guards.options import check_names, read_texts
 
 WINDOW: Final = 256

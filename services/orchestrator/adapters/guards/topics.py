@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pagantic_common.domain.guards.plugin import MAX_WINDOW, Finding, Guard, GuardTraits
+from pagantic_common.guards.plugin import MAX_WINDOW, Finding, Guard, GuardTraits
 from services.orchestrator.adapters.guards.judge import JudgedGuard, check_statements
 from services.orchestrator.adapters.guards.options import check_names, read_number, read_texts
 

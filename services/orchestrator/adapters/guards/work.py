@@ -8,8 +8,8 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.guards.plugin import ENTRY_POINT_GROUP, MAX_WINDOW, Finding, Guard, GuardTraits
-from pagantic_common.domain.guards.redaction import Window
+from pagantic_common.guards.plugin import ENTRY_POINT_GROUP, MAX_WINDOW, Finding, Guard, GuardTraits
+from pagantic_common.guards.redaction import Window
 
 
 def describe(plugin: str, options_json: str) -> GuardTraits:

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 from services.orchestrator.app.effects.enforcing import enforce
 from services.orchestrator.app.effects.guarding.checking import check_input
-from services.orchestrator.app.effects.inferring import decide, infer
+from services.orchestrator.app.effects.inference.inferring import decide, infer
+from services.orchestrator.app.effects.inference.sampling import sample
 from services.orchestrator.app.effects.plan_steps.running import run_plan
 from services.orchestrator.app.effects.planning import make_plan
 from services.orchestrator.app.effects.preparing import prepare
-from services.orchestrator.app.effects.sampling import sample
 from services.orchestrator.app.effects.scope import Effect
 from services.orchestrator.app.effects.tools.calling import call_tools
 from services.orchestrator.core.execution.commands import (

@@ -14,13 +14,15 @@ from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
+GuardWarnings = tuple[ResponseWarning, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class InputChecked:
     """The guards let a request pass; `texts` are those of the request, in order, if a guard redacted some."""
 
     texts: tuple[str, ...] = ()
-    warnings: tuple[ResponseWarning, ...] = ()
+    warnings: GuardWarnings = ()
     usage: TokenUsage = TokenUsage()
 
 
@@ -33,7 +35,7 @@ class Inferred:
 
     output: InferenceOutput
     score_usage: TokenUsage = TokenUsage()
-    warnings: tuple[ResponseWarning, ...] = ()
+    warnings: GuardWarnings = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Sampled:
     usage: TokenUsage
     seed: int | None = None
     model: str = ""
-    warnings: tuple[ResponseWarning, ...] = ()
+    warnings: GuardWarnings = ()
 
 
 @dataclass(frozen=True, slots=True)

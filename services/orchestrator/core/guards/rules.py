@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from pagantic_common.domain.guards.plugin import GuardStage, GuardTraits
+from pagantic_common.guards.plugin import GuardStage, GuardTraits
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 MAX_KINDS = 8  # named in an event

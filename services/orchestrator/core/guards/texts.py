@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.guards.plugin import GuardStage
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.core.model.request import Request, SystemPrompt
 
 

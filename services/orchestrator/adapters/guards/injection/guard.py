@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagantic_common.domain.guards.plugin import Finding, GuardTraits
+from pagantic_common.guards.plugin import Finding, GuardTraits
 from services.orchestrator.adapters.guards.injection.features import buckets_of, parts_of
 from services.orchestrator.adapters.guards.options import check_names, read_number
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pagantic_common.domain.errors import PermissionDenied
-from pagantic_common.domain.guards.plugin import GuardStage
-from pagantic_common.domain.guards.redaction import Redacted, TextStream, TooLongFindingError, Window
+from pagantic_common.guards.plugin import GuardStage
+from pagantic_common.guards.redaction import Redacted, TooLongFindingError
 from services.orchestrator.app.effects.guarding.calls import check_calls
 from services.orchestrator.app.effects.guarding.checking import check_texts, guards_of
+from services.orchestrator.app.effects.guarding.held_text import Link, Said
 from services.orchestrator.app.effects.guarding.looking import (
     GuardFailedError,
     blocked,
@@ -20,13 +20,11 @@ from services.orchestrator.app.effects.guarding.looking import (
 )
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution.commands import Infer
-from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport, GuardRule, Tally
+from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport
 from services.orchestrator.core.guards.texts import GuardedText
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
 from services.orchestrator.core.model.response_warning import ResponseWarning
-
-_ESCAPE = re.compile(r"\\[nrtbf\"/\\]")
 
 
 class OutputGuards:
@@ -39,8 +37,8 @@ class OutputGuards:
         self.warnings: tuple[ResponseWarning, ...] = ()
         rules = guards_of(GuardStage.OUTPUT, request, scope)
         is_json = not request.output.is_empty
-        self._content = _Said([_Link(rule, is_json=is_json) for rule in rules])
-        self._reasoning = _Said([_Link(rule) for rule in rules])
+        self._content = Said([Link(rule, is_json=is_json) for rule in rules])
+        self._reasoning = Said([Link(rule) for rule in rules])
         self._holds_calls = bool(rules or guards_of(GuardStage.TOOL_ARGUMENTS, request, scope))
 
     @property
@@ -95,7 +93,7 @@ class OutputGuards:
         self.warnings += checked.warnings
         return checked.output
 
-    async def _left_of(self, text: str, said: _Said) -> str:
+    async def _left_of(self, text: str, said: Said) -> str:
         if text == said.raw:
             return said.passed
         checked = await check_texts(
@@ -104,14 +102,14 @@ class OutputGuards:
         self.warnings += checked.warnings
         return checked.texts[0]
 
-    async def _feed(self, said: _Said, text: str = "", *, is_end: bool = False) -> str:
+    async def _feed(self, said: Said, text: str = "", *, is_end: bool = False) -> str:
         said.raw += text
         for link in said.links:
             text = await self._through(link, text, is_end=is_end)
         said.passed += text
         return text
 
-    async def _through(self, link: _Link, text: str, *, is_end: bool) -> str:
+    async def _through(self, link: Link, text: str, *, is_end: bool) -> str:
         """Return what may leave one guard now."""
         if link.is_open:
             return text
@@ -132,7 +130,7 @@ class OutputGuards:
             passed += redacted.text
         return passed
 
-    async def _block_if_found(self, link: _Link, redacted: Redacted) -> None:
+    async def _block_if_found(self, link: Link, redacted: Redacted) -> None:
         if link.rule.action is GuardAction.BLOCK and (redacted.kinds or redacted.held):
             if not redacted.kinds:
                 link.tally.add([redacted.held])
@@ -148,29 +146,3 @@ class OutputGuards:
         if report.is_blocked:
             raise blocked(report)
         self.warnings += (report.warning,)
-
-
-class _Link:
-    """A guard in the way of one text; `is_open` once it has failed and lets everything pass."""
-
-    def __init__(self, rule: GuardRule, *, is_json: bool = False) -> None:
-        self.rule = rule
-        self.stream = TextStream(rule.traits.window)
-        self.tally = Tally(rule, GuardStage.OUTPUT)
-        self.is_open = False
-        self._is_json = is_json
-
-    def seen(self, window: Window) -> Window:
-        """Return a window as the guard sees it: escapes of JSON part words, as the characters that they stand for."""
-        if not self._is_json:
-            return window
-        return replace(window, text=_ESCAPE.sub("  ", window.text))
-
-
-@dataclass(slots=True)
-class _Said:
-    """One text of an inference, as the model said it and as it passed so far."""
-
-    links: list[_Link]
-    raw: str = ""
-    passed: str = ""

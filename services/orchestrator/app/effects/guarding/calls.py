@@ -8,9 +8,9 @@ from typing import Any
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, Failure, PermissionDenied
-from pagantic_common.domain.guards.plugin import GuardStage
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.guarding.checking import Checked, check_texts, guards_of
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.guards.texts import GuardedText
@@ -104,9 +104,14 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
             return value if changed == written else changed
 
 
+def reads_results(request: Request, scope: RunScope) -> bool:
+    """Tell whether a guard reads results of tools."""
+    return bool(guards_of(GuardStage.TOOL_RESULTS, request, scope))
+
+
 async def check_record(record: ToolCallRecord, request: Request, scope: RunScope) -> ToolCallRecord:
     """Have the guards read the result of a call; one that is blocked is withheld, and the call has failed."""
-    if not guards_of(GuardStage.TOOL_RESULTS, request, scope):
+    if not reads_results(request, scope):
         return record
     text = GuardedText(record.result, GuardStage.TOOL_RESULTS, is_untrusted=True)
     try:

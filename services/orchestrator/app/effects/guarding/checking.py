@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.guards.plugin import GuardStage
-from pagantic_common.domain.guards.redaction import Window, redact
+from pagantic_common.guards.plugin import GuardStage
+from pagantic_common.guards.redaction import Window, redact
 from services.orchestrator.app.effects.guarding.looking import (
     GuardFailedError,
     blocked,

@@ -5,29 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pagantic_common.domain.errors import ErrorCategory, Failure, PaganticError, PermissionDenied
-from pagantic_common.domain.guards.plugin import Finding
-from pagantic_common.domain.guards.redaction import Window
-from pagantic_common.domain.messages import Message, Role
-from pagantic_common.domain.text.calibration import shares_of
+from pagantic_common.domain.errors import ErrorCategory, PaganticError, PermissionDenied
+from pagantic_common.guards.plugin import Finding
+from pagantic_common.guards.redaction import Window
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import ORCHESTRATOR_GUARD_FINDINGS
+from services.orchestrator.app.effects.guarding.judging import judge
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.telling import end_of, told
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Decide
-from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport, GuardRule, OnFailure
-from services.orchestrator.core.model.decision import Question, QuestionKind
-from services.orchestrator.core.model.request import Request, side_hints
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.guards import GuardRunner
-from services.orchestrator.ports.services import QuestionScores
-
-JUDGED = "judged"  # the kind of what a model finds
 
 log = get_logger(__name__)
 findings_counter = make_counter(ORCHESTRATOR_GUARD_FINDINGS, "findings of guards, by guard, stage and action")
@@ -44,7 +34,7 @@ async def look(
     try:
         async with asyncio.timeout(rule.timeout_s):
             if rule.traits.statements:
-                return await _judge(rule, windows, request, scope)
+                return await judge(rule, windows, request, scope)
             return await _runner(scope).find(rule, windows)
     except TimeoutError:
         reason = f"it took more than {rule.timeout_s:g} s"
@@ -60,27 +50,6 @@ def _runner(scope: RunScope) -> GuardRunner:
     guards = scope.services.guards
     assert guards is not None  # noqa: S101 - its rules are here
     return guards.runner
-
-
-async def _judge(
-    rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
-) -> list[tuple[Finding, ...]]:
-    """Have the model judge the texts as one; each has a finding if a statement is true of them."""
-    questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
-    said = [Message(Role.USER, content=window.text) for window in windows]
-    command = Decide(decision_messages("", said), tuple(questions))
-    scores = QuestionScores(())
-
-    def end(failure: Failure | None) -> events.InferenceEnd:
-        reason = FinishReason.STOP if failure is None else FinishReason.ERROR
-        return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
-
-    async with told(request, command, scope, end, InferencePurpose.JUDGE):
-        scores = await scope.services.inference.decide(command, side_hints(request.hints))
-    scope.inference.lost += scores.usage  # what is answered next takes it
-    if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):
-        return [()] * len(windows)
-    return [(Finding(0, len(window.text), JUDGED),) for window in windows]
 
 
 async def tell(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:

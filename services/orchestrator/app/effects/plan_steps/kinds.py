@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionDenied, PreconditionFailed, failure_of
-from pagantic_common.domain.guards.plugin import GuardStage
 from pagantic_common.domain.messages import ToolCall
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check_arguments, check_chunks
 from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer

@@ -20,12 +20,10 @@ from pagantic_common.domain.errors import (
     Unavailable,
     failure_of,
 )
-from pagantic_common.domain.guards.plugin import GuardStage
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, work_scope
-from services.orchestrator.app.effects.guarding.calls import check_record
-from services.orchestrator.app.effects.guarding.checking import guards_of
+from services.orchestrator.app.effects.guarding.calls import check_record, reads_results
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.clearing import Clearance, MakeProvenance, clear_call
 from services.orchestrator.app.failures import failure_from
@@ -109,7 +107,7 @@ async def run_call(
     """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
     call = cleared.call
     async with scope.tool_slots:
-        told = _ToldCall(call, scope, is_quiet=bool(guards_of(GuardStage.TOOL_RESULTS, request, scope)))
+        told = _ToldCall(call, scope, is_quiet=reads_results(request, scope))
         await told.begin()
         started_s = scope.clock.monotonic_s()
         try:

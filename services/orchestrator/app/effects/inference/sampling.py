@@ -8,8 +8,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCategory, Failure, PaganticError, Unavailable
-from pagantic_common.domain.guards.plugin import GuardStage
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.checking import check_texts
 from services.orchestrator.app.effects.scope import RunScope

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pagantic_common.domain.guards.plugin import Finding
+from pagantic_common.guards.plugin import Finding
 
 STRIDE: Final = 64
 MAX_HELD: Final = 64 * 1024

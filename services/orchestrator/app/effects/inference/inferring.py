@@ -10,9 +10,9 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
+from services.orchestrator.app.effects.inference.weighing import weigh_abstention
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.telling import end_of, told
-from services.orchestrator.app.effects.weighing import weigh_abstention
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Decide, Infer
