@@ -1,4 +1,4 @@
-"""Trains the weights of the guard against injections: `python -m tests.bench.guards.train_injection`.
+"""Trains the weights of the guard against injections: `make train-injection`.
 
 A fifth of the texts, and bastioncorpus as a whole, take no part: their figures are written beside the weights.
 """

@@ -48,7 +48,9 @@ async def infer(
         telling = told(request, command, scope, end, purpose)
         guards = OutputGuards(request, command, scope)
         async with _asked(request, command, scope, telling, may_restart=may_restart) as (name, pieces):
-            said = _for_people(pieces, request)
+            said = pieces
+            if request.output.citations is not None:
+                said = _for_people(said)
             if purpose is InferencePurpose.ANSWER and not guards.is_idle:
                 said = guards.guarded(said)
             async for piece in said:
@@ -62,15 +64,15 @@ async def infer(
 
 
 async def _for_people(
-    pieces: AsyncIterator[InferenceDelta | InferenceOutput], request: Request
+    pieces: AsyncIterator[InferenceDelta | InferenceOutput],
 ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-    """Yield what an inference says; of an answer with citations the deltas have the text, and not its JSON."""
-    text = CitedText() if request.output.citations is not None else None
+    """Yield what an inference says of an answer with citations: its deltas have the text, and not its JSON."""
+    text = CitedText()
     async for piece in pieces:
-        if text is None or not isinstance(piece, InferenceDelta):
-            yield piece
-        else:
+        if isinstance(piece, InferenceDelta):
             yield replace(piece, content=text.feed(piece.content))
+        else:
+            yield piece
 
 
 @asynccontextmanager
