@@ -280,6 +280,22 @@ async def test_an_answer_that_is_too_long_stops_the_model(tmp_path):
     assert inference.said < 40
 
 
+async def test_a_judged_answer_is_held_until_it_is_judged(tmp_path):
+    inference = SpokenInference(LONG)
+    inference.label_logprobs = [(-3.0, -0.1)]
+    rule = guard("topics", "output", options={"topics": ["weapons"]})
+    async with guarded_orchestrator(tmp_path, rule, inference=inference) as stub:
+        passed = await streamed(stub, system_request())
+        inference.label_logprobs = [(-0.1, -3.0)]
+        blocked = await streamed(stub, system_request())
+    assert [event.content_delta.text for event in passed if event.HasField("content_delta")] == [LONG]
+    assert passed[-1].completed.response.token_usage.prompt_tokens == 20
+    assert not any(event.HasField("content_delta") for event in blocked)
+    response = blocked[-1].completed.response
+    assert (response.error.code, response.content) == (BLOCKED, "")
+    assert response.token_usage.prompt_tokens == 20
+
+
 async def test_a_candidate_with_a_forbidden_word_abstains(tmp_path):
     inference = ScriptedInference(answer('{"a":"heist"}'), answer('{"a":"x"}'), answer('{"a":"x"}'))
     async with guarded_orchestrator(tmp_path, words("output"), inference=inference) as stub:
