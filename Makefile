@@ -221,6 +221,12 @@ bench-budgets: setup-dev ## Spend a budget with three orchestrators that are kil
 bench-injections: setup-dev ## Replay AgentDojo's calls, users' and injected ones, through the policy of tools
 	@$(BIN)/python -m tests.bench.injections
 
+.PHONY: bench-guards train-injection
+bench-guards: setup-dev ## Measure the guards: recall and precision on public texts, which are fetched, and added time
+	@$(BIN)/python -m tests.bench.guards
+train-injection: setup-dev ## Train the weights of the guard against injections again, on public texts, which are fetched
+	@$(BIN)/python -m tests.bench.guards.train_injection
+
 .PHONY: bench-tool-search
 bench-tool-search: setup-dev ## Count how often the right tool of a thousand is found
 	@$(BIN)/python -m tests.bench.tool_search

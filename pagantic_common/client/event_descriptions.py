@@ -135,6 +135,15 @@ def _describe_continued(continued: event_pb2.InferenceContinued) -> str:
     return f"another replica continues after {count_of(continued.tokens, 'token')}"
 
 
+def _describe_guard(acted: event_pb2.GuardActed) -> str:
+    stage = name_of(event_pb2.GuardStage, acted.stage, "GUARD_STAGE_").lower().replace("_", " ")
+    outcome = name_of(event_pb2.GuardOutcome, acted.outcome, "GUARD_OUTCOME_").lower().replace("_", " ")
+    described = f"{acted.guard} {outcome}: {stage}"
+    if acted.finding_count:
+        described += f", {count_of(acted.finding_count, 'finding')} ({', '.join(acted.kinds)})"
+    return described
+
+
 def _describe_discarded(discarded: event_pb2.AttemptDiscarded) -> str:
     return f"attempt {discarded.attempt}: {discarded.reason}"
 
@@ -174,6 +183,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "vote_cast": _describe_vote,
     "step_start": _describe_step_start,
     "step_end": _describe_step_end,
+    "guard_acted": _describe_guard,
     "inference_continued": _describe_continued,
     "attempt_discarded": _describe_discarded,
     "resumed": _describe_resumed,

@@ -68,6 +68,7 @@ class ErrorCode(StrEnum):
     QUOTA_RATE = "QUOTA_RATE"
     QUOTA_CONCURRENCY = "QUOTA_CONCURRENCY"
     QUOTA_BUDGET = "QUOTA_BUDGET"
+    GUARD_BLOCKED = "GUARD_BLOCKED"
 
     @property
     def category(self) -> ErrorCategory:
@@ -90,6 +91,7 @@ _CATEGORY_OF_PREFIX = {
     "CANCELLED": ErrorCategory.CANCELLATION,
     "AUTH": ErrorCategory.ACCESS_FAILURE,
     "QUOTA": ErrorCategory.ACCESS_FAILURE,
+    "GUARD": ErrorCategory.ACCESS_FAILURE,
 }
 
 _NEVER_RETRYABLE = frozenset(
@@ -118,6 +120,7 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.AUTH_DENIED,
         ErrorCode.AUTH_POLICY,
         ErrorCode.QUOTA_BUDGET,
+        ErrorCode.GUARD_BLOCKED,
     }
 )
 

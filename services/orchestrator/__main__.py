@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -21,6 +22,7 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_RUNNING_EXECUTIONS,
 )
 from services.orchestrator.adapters.custom_steps import load_custom_steps
+from services.orchestrator.adapters.guards.process_guards import open_guards
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
@@ -64,7 +66,8 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         )
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
-        services = with_observed_tools(access.restrict(services))
+        guards = await stack.enter_async_context(open_guards(settings.guards_file))
+        services = replace(with_observed_tools(access.restrict(services)), guards=guards)
         environment = make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps))
         executions = Executions(environment)
         stack.push_async_callback(executions.close)

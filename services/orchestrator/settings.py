@@ -74,6 +74,9 @@ class OrchestratorSettings(CallerSettings):
     policy_file: Path | None = Field(
         None, description="file of Cedar policies: the models, tools and collections that tenants may use"
     )
+    guards_file: Path | None = Field(
+        None, description="file of guards, which block or redact what must not pass: JSON; unset is none"
+    )
     call_rate_of_tenant: Annotated[str, AfterValidator(_check_rate)] = Field(
         "", description="most calls of a tenant in a time, as in 600/minute; empty is any number"
     )
@@ -312,6 +315,7 @@ class OrchestratorSettings(CallerSettings):
         "audit_key_file",
         "journal_key_file",
         "policy_file",
+        "guards_file",
         mode="before",
     )
     @classmethod

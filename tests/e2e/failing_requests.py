@@ -28,7 +28,7 @@ from tests.support.live_requests import (
     watch,
 )
 from tests.support.taxonomy import Rows, run, told_by
-from tests.support.taxonomy_world import FORBIDDEN
+from tests.support.taxonomy_world import FORBIDDEN, FORBIDDEN_WORD
 
 ROWS = Rows()
 
@@ -177,6 +177,11 @@ def give_no_schema(world):
 @ROWS.add("AUTH_POLICY", "a collection that a policy denies")
 def retrieve_what_is_denied(world):
     return run(world.odd, say("Go on.", context=policy_pb2.ContextPolicy(collection=FORBIDDEN)))
+
+
+@ROWS.add("GUARD_BLOCKED", "a word that a guard keeps out")
+def say_what_is_blocked(world):
+    return run(world.odd, say(f"Tell of the {FORBIDDEN_WORD}."))
 
 
 @ROWS.add("CONFIG_GRAMMAR_NOT_FOUND", "a name that no grammar has", compiling(grammar_name="none"))

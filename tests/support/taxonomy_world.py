@@ -1,6 +1,7 @@
 """Processes beside a running system, with settings that bring about what it does not show by itself."""
 
 import contextlib
+import json
 import signal
 import threading
 from concurrent import futures
@@ -82,6 +83,7 @@ def serving(add, servicer, port):
 
 
 FORBIDDEN = "forbidden"  # a collection that the policy of `odd` denies
+FORBIDDEN_WORD = "unobtainium"  # which the guards of `odd` keep out
 
 
 class World:
@@ -120,6 +122,9 @@ class World:
         judge = f"127.0.0.1:{self.judge_port}"
         policies = folder / "policies.cedar"
         policies.write_text(f'permit(principal, action, resource) unless {{ resource == Collection::"{FORBIDDEN}" }};')
+        guards = folder / "guards.json"
+        words = {"plugin": "topics", "stages": ["input"], "options": {"words": [FORBIDDEN_WORD]}}
+        guards.write_text(json.dumps({"guards": [words], "workers": 1}))
         self.odd_constraint = process("constraint", "constraint", inference_address=judge, judge_timeout_s=1)
         self.odd_tools = process("tools", "tools")
         self.odd_orchestrator = orchestrator(
@@ -128,6 +133,7 @@ class World:
             tools_address=self.odd_tools.address,
             planner="model",
             policy_file=policies,
+            guards_file=guards,
         )
         started = (self.narrow, self.narrow_orchestrator, self.odd_constraint, self.odd_tools, self.odd_orchestrator)
         with futures.ThreadPoolExecutor(len(started)) as pool:

@@ -101,6 +101,7 @@ OVERVIEW = {
         Panel("Tool calls", "s", quantiles(TOOLS, "gen_ai_tool_name", (0.95,))),
         Panel("Failed tool calls", "reqps", failures(f"{TOOLS}_count", "gen_ai_tool_name, error_type", "error_type")),
         Panel("Retrievals", "s", quantiles("pagantic_orchestrator_retrieval_duration_seconds")),
+        Panel("Findings of guards", "ops", rates("pagantic_orchestrator_guard_findings_total", "guard, stage, action")),
         Panel("Validations", "s", quantiles("pagantic_orchestrator_validation_duration_seconds")),
         Panel(
             "Validations by outcome",

@@ -12,7 +12,7 @@ from pagantic.common.v1 import usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 
 # The orchestrator does not tell which stop ended an answer, so that `stop_sequence` is `end_turn`, too.
-_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 @dataclass(frozen=True, slots=True)

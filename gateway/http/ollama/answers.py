@@ -52,7 +52,9 @@ def whole_of(head: LineHead, response: execution_pb2.SystemResponse) -> dict[str
 
 def ending_of(head: LineHead, response: execution_pb2.SystemResponse) -> dict[str, Any]:
     """Return the fields that end an answer. Calls of tools end it as `stop`, as Ollama has it."""
-    reason = "length" if finish_reason_of(response) == "length" else "stop"
+    reason = finish_reason_of(response)
+    if reason == "tool_calls":
+        reason = "stop"
     return {
         "done_reason": reason,
         **_usage(response.token_usage),

@@ -13,6 +13,7 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.validation import guarantee_from_proto
 
 _FINISH_REASONS = {
@@ -78,16 +79,28 @@ def is_cut(response: execution_pb2.SystemResponse) -> bool:
     return response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
 
 
+def is_filtered(response: execution_pb2.SystemResponse) -> bool:
+    """Tell whether a guard blocked the output, which this API calls a finish reason; other blocks are errors."""
+    if response.error.code != error_pb2.ERROR_CODE_GUARD_BLOCKED or response.error.retryable:
+        return False
+    return failure_from_proto(response.error).details.get("stage") == "output"
+
+
+def is_unfinished(response: execution_pb2.SystemResponse) -> bool:
+    """Tell whether the response has an answer that a limit cut, or a guard."""
+    return is_cut(response) or is_filtered(response)
+
+
 def completed(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
-    """Return a response that has an answer, whole or cut; raises the error of another."""
-    if is_cut(response):
+    """Return a response that has an answer, whole, cut or filtered; raises the error of another."""
+    if is_unfinished(response):
         return response
     return raise_for_error(response)
 
 
 def text_of(response: execution_pb2.SystemResponse) -> str:
     """Return the answer: as JSON where a schema was given, else as text."""
-    if response.structured_output_json and not response.citations and not is_cut(response):
+    if response.structured_output_json and not response.citations and not is_unfinished(response):
         return response.structured_output_json
     return response.content
 
@@ -96,6 +109,8 @@ def finish_reason_of(response: execution_pb2.SystemResponse) -> str:
     """Return why the answer ended."""
     if is_cut(response):
         return "length"
+    if is_filtered(response):
+        return "content_filter"
     return _FINISH_REASONS.get(response.finish_reason, "stop")
 
 
@@ -144,6 +159,8 @@ def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Seq
     for name in ("citations", "warnings", "candidates", "step_results", "tool_calls_made"):
         if values := getattr(first, name):
             told[name] = [_plain(value) for value in values]
+    if is_filtered(first):
+        told["filtered"] = dict(failure_from_proto(first.error).details)
     if ignored:
         told["ignored"] = list(ignored)
     return told

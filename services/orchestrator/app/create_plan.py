@@ -8,7 +8,13 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, PaganticError, PreconditionFailed
+from pagantic_common.domain.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    PaganticError,
+    PreconditionFailed,
+    Unsupported,
+)
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
 from services.orchestrator.app.failures import error_from
@@ -16,6 +22,7 @@ from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.time_limits import time_limits
+from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.request_check import check_request
@@ -56,6 +63,8 @@ async def _make_plan(request: Request, environment: Environment) -> Plan:
         return request.plan
     if services.planner is Planner.STATIC:
         return made_at(static_plan(request), now())
+    if services.guards is not None and guards_request(services.guards.rules, request.tenant):
+        raise Unsupported("guards read what the planner's model gets, in executions alone: send the request to Execute")
     command, asked = await planner_command(services, request, environment.limits.plan_bounds)
     inference = _Inference()
     try:

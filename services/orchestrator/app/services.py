@@ -10,6 +10,7 @@ from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.plans.planning import Planner
 from services.orchestrator.core.tools.policy import ToolPolicy
+from services.orchestrator.ports.guards import Guards
 from services.orchestrator.ports.services import (
     ConstraintPort,
     ContextPort,
@@ -27,7 +28,8 @@ class Services:
 
     `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `max_offered_tool_bytes`
     bounds the registered tools that a model is offered unless the request names them; 0 is no bound. `custom_steps` are
-    the kinds of steps that the deployment registered, by name; `calibrations` are its calibrations of decisions.
+    the kinds of steps that the deployment registered, by name; `calibrations` are its calibrations of decisions, and
+    `guards` its guards, None for none.
     """
 
     inference: InferencePort
@@ -43,3 +45,4 @@ class Services:
     max_offered_tool_bytes: int = 0
     custom_steps: Mapping[str, CustomStep] = field(default_factory=dict)
     calibrations: Mapping[str, LabelCalibration] = field(default_factory=dict)
+    guards: Guards | None = None

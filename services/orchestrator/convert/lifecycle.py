@@ -1,4 +1,4 @@
-"""Lifecycle states and moments <-> proto."""
+"""Lifecycle states, moments and the acts of guards <-> proto."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.guards.plugin import GuardStage
+from services.orchestrator.core.execution.events import GuardActed
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
 
 _PREFIX = "LIFECYCLE_STATE_"
 _STATES = EnumCodec(execution_pb2.LifecycleState, State, _PREFIX, unknown=None)
+_GUARD_STAGES = EnumCodec(event_pb2.GuardStage, GuardStage, "GUARD_STAGE_", unknown=GuardStage.INPUT)
+_GUARD_OUTCOMES = EnumCodec(event_pb2.GuardOutcome, GuardOutcome, "GUARD_OUTCOME_", unknown=GuardOutcome.BLOCKED)
 
 
 def state_to_proto(state: State | None) -> execution_pb2.LifecycleState.ValueType:
@@ -33,3 +38,28 @@ def timestamp_to_proto(moment: datetime) -> Timestamp:
     timestamp = Timestamp()
     timestamp.FromDatetime(moment)
     return timestamp
+
+
+def guard_acted_to_proto(acted: GuardActed) -> event_pb2.GuardActed:
+    """Encode what a guard did."""
+    report = acted.report
+    return event_pb2.GuardActed(
+        guard=report.guard,
+        stage=_GUARD_STAGES.to_proto(report.stage),
+        outcome=_GUARD_OUTCOMES.to_proto(report.outcome),
+        finding_count=report.findings,
+        kinds=report.kinds,
+    )
+
+
+def guard_acted_from_proto(acted: event_pb2.GuardActed) -> GuardActed:
+    """Decode what a guard did."""
+    return GuardActed(
+        GuardReport(
+            acted.guard,
+            _GUARD_STAGES.from_proto(acted.stage),
+            _GUARD_OUTCOMES.from_proto(acted.outcome),
+            acted.finding_count,
+            tuple(acted.kinds),
+        )
+    )

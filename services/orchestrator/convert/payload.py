@@ -27,7 +27,12 @@ from pagantic_common.codec.validation import (
 )
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
-from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
+from services.orchestrator.convert.lifecycle import (
+    guard_acted_from_proto,
+    guard_acted_to_proto,
+    state_from_proto,
+    state_to_proto,
+)
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload
@@ -297,6 +302,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
         events.ToolCallDelta: ("tool_call_delta", _encode_tool_call),
         events.ToolProgressed: ("tool_progress", _encode_progress),
+        events.GuardActed: ("guard_acted", guard_acted_to_proto),
         events.InferenceContinued: ("inference_continued", _encode_continued),
         events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
         events.Resumed: ("resumed", _encode_resumed),
@@ -319,6 +325,7 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "step_start": _decode_step_start,
         "step_end": _decode_step_end,
         "vote_cast": _decode_vote,
+        "guard_acted": guard_acted_from_proto,
         "inference_continued": _decode_continued,
         "attempt_discarded": _decode_discarded,
         "resumed": _decode_resumed,

@@ -25,6 +25,7 @@ from pagantic_common.rpc.status import STATUS_OF_CLASS, MessageTooLarge, Unreach
         (errors.Overloaded("x", code=ErrorCode.QUOTA_RATE), 429, "rate_limit_error"),
         (errors.Overloaded("x", code=ErrorCode.QUOTA_CONCURRENCY), 429, "rate_limit_error"),
         (errors.Overloaded("x", code=ErrorCode.QUOTA_BUDGET), 429, "rate_limit_error"),
+        (errors.PermissionDenied("x", code=ErrorCode.GUARD_BLOCKED), 400, "invalid_request_error"),
         (errors.Overloaded("x"), 503, "overloaded_error"),
         (errors.Unavailable("x"), 503, "overloaded_error"),
         (Unreachable("x"), 503, "overloaded_error"),

@@ -176,6 +176,7 @@ FAILURES = {
         "QUOTA_RATE": True,
         "QUOTA_CONCURRENCY": True,
         "QUOTA_BUDGET": False,
+        "GUARD_BLOCKED": False,
     },
 }
 

@@ -9,7 +9,7 @@ from pydantic import RootModel
 from gateway.http.document.shapes.errors import OpenAIError
 from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class CalledFunctionObject(AnswerShape):

@@ -30,7 +30,7 @@ class AnthropicMessage(AnswerShape):
     role: Literal["assistant"]
     model: str
     content: list[MessageBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "tool_use"]
+    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal"]
     stop_sequence: None
     usage: MessageUsage
     pagantic: Extension

@@ -10,7 +10,7 @@ from gateway.http.openai.answers import (
     call_of,
     extension_of,
     finish_reason_of,
-    is_cut,
+    is_unfinished,
     logprobs_of,
     text_of,
     usage_of,
@@ -60,7 +60,7 @@ class ChoiceChunks:
                 yield from self._end(event.completed.response)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
-        if not is_cut(response):
+        if not is_unfinished(response):
             raise_for_error(response)
         if response.reasoning and not self._has_sent_reasoning:
             yield self._delta({"reasoning_content": response.reasoning})

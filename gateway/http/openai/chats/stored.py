@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.openai.answers import Heading, call_of, completion_of, is_cut
+from gateway.http.openai.answers import Heading, call_of, completion_of, is_unfinished
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MetadataForm, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
@@ -105,7 +105,7 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
     """Return the execution of the first choice; raises NotFound also where that gave no answer."""
     execution = await find(client, completion_id, ID_PREFIX, KIND)
     response = execution.response
-    if not execution.HasField("response") or (response.HasField("error") and not is_cut(response)):
+    if not execution.HasField("response") or (response.HasField("error") and not is_unfinished(response)):
         raise NotFound(f"the chat {completion_id[:128]!r} has no answer: it runs, was cancelled, or failed")
     return execution
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.http.openai.answers import extension_of, finish_reason_of, is_cut
+from gateway.http.openai.answers import extension_of, finish_reason_of, is_filtered, is_unfinished
 from gateway.http.openai.responses.items import output_items
 from pagantic.common.v1 import error_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -79,7 +79,8 @@ class ResponseHead:
             "pagantic": extension_of([response], self.ignored),
         }
         if status == INCOMPLETE:
-            fields["incomplete_details"] = {"reason": "max_output_tokens"}
+            reason = "content_filter" if is_filtered(response) else "max_output_tokens"
+            fields["incomplete_details"] = {"reason": reason}
         if status in (FAILED, CANCELLED):
             failure = failure_from_proto(response.error)
             code = failure.code.value if failure.code is not None else ""
@@ -106,7 +107,7 @@ class ResponseHead:
 
 def status_of(response: execution_pb2.SystemResponse) -> str:
     """Return the status of a response that has ended."""
-    if is_cut(response):
+    if is_unfinished(response):
         return INCOMPLETE
     if response.error.code in _CANCELLED:
         return CANCELLED

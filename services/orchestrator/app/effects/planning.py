@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.messages import ToolChoice, ToolDefinition
-from services.orchestrator.app.effects.inferring import infer
+from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.offering import available
 from services.orchestrator.app.services import Services

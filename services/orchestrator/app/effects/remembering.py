@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.domain.messages import Message, ToolChoice, ToolDefinition
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.app.effects.inferring import infer
+from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation import memory

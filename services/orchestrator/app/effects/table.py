@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from services.orchestrator.app.effects.enforcing import enforce
-from services.orchestrator.app.effects.inferring import decide, infer
+from services.orchestrator.app.effects.guarding.checking import check_input
+from services.orchestrator.app.effects.inference.inferring import decide, infer
+from services.orchestrator.app.effects.inference.sampling import sample
 from services.orchestrator.app.effects.plan_steps.running import run_plan
 from services.orchestrator.app.effects.planning import make_plan
 from services.orchestrator.app.effects.preparing import prepare
-from services.orchestrator.app.effects.sampling import sample
 from services.orchestrator.app.effects.scope import Effect
 from services.orchestrator.app.effects.tools.calling import call_tools
 from services.orchestrator.core.execution.commands import (
+    CheckInput,
     Command,
     Decide,
     Enforce,
@@ -27,6 +29,7 @@ from services.orchestrator.core.execution.commands import (
 
 EFFECTS: Mapping[type[Command], Effect] = MappingProxyType(
     {
+        CheckInput: check_input,
         MakePlan: make_plan,
         Prepare: prepare,
         Infer: infer,

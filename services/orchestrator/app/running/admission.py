@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 from pagantic_common.domain.errors import Aborted, Conflict, Failure, PaganticError, PreconditionFailed, Unavailable
@@ -16,7 +17,9 @@ from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
+from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.keys import Account, ExecutionKey
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
@@ -130,7 +133,7 @@ class Admission:
         self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
     ) -> Driver | ExecutionRecord:
         """Store that an execution begins, or return the record of the one that has its id."""
-        limits, request = self._environment.limits, submission.request
+        limits, request = self._environment.limits, self._guarded(submission.request)
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
         if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
             stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
@@ -141,6 +144,12 @@ class Admission:
             if existing is not None:
                 return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s))
+
+    def _guarded(self, request: Request) -> Request:
+        """Return a request that says whether guards read it, also where it is resumed."""
+        guards = self._environment.services.guards
+        is_guarded = guards is not None and guards_request(guards.rules, request.tenant)
+        return replace(request, is_guarded=is_guarded)
 
     async def _store(
         self, execution: Execution, admitted: Admitted, ended: ExecutionRecord | None, *, takes_turn: bool

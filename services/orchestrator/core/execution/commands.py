@@ -13,6 +13,7 @@ from services.orchestrator.core.execution.inputs import (
     Enforced,
     Inferred,
     Input,
+    InputChecked,
     Planned,
     PlanRan,
     Sampled,
@@ -22,6 +23,11 @@ from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.model.voting import Voting
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInput:
+    """Have the guards of the deployment read the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,12 @@ class Finish:
     turn: tuple[Message, ...] = ()
 
 
-Command = Prepare | Infer | Sample | Decide | RunTools | Enforce | MakePlan | RunPlan | Finish
+Command = CheckInput | Prepare | Infer | Sample | Decide | RunTools | Enforce | MakePlan | RunPlan | Finish
 
 # The answer to each command. Failed answers every command but Finish, which has no answer.
 ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
     {
+        CheckInput: InputChecked,
         MakePlan: Planned,
         Prepare: Prepared,
         Infer: Inferred,

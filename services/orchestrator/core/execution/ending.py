@@ -128,7 +128,7 @@ def _response(run: Run) -> Response:
         candidates=candidates_of(run.replicas, run.count),
         step_results=run.results,
         usage=run.usage,
-        warnings=(*run.prepared.warnings, *_warnings(run)),
+        warnings=tuple(dict.fromkeys([*run.prepared.warnings, *_warnings(run), *_guard_warnings(run)])),
         seed=run.seed,
         plan=run.plan,
         tool_calls=run.handed_over,
@@ -178,6 +178,11 @@ def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
             ResponseWarning("output_invalid", "the output does not satisfy its contract: strict_validation is off"),
         )
     return _truncation_warnings(run)
+
+
+def _guard_warnings(run: Run) -> tuple[ResponseWarning, ...]:
+    """Return what guards did to the texts of the run, those of discarded attempts included."""
+    return (*run.warnings, *(warning for record in run.records for warning in record.warnings))
 
 
 def _truncation_warnings(run: Run) -> tuple[ResponseWarning, ...]:

@@ -13,6 +13,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.guards.rules import GuardReport
 from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
 from services.orchestrator.core.tools.approval import Approval
 
@@ -193,6 +194,13 @@ class InferenceContinued:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardActed:
+    """A guard blocked or redacted a text, or could not check it."""
+
+    report: GuardReport
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
     """The streamed text of this attempt no longer counts."""
 
@@ -234,6 +242,7 @@ Payload = (
     | ToolCallDelta
     | ToolProgressed
     | InferenceContinued
+    | GuardActed
     | AttemptDiscarded
     | Completed
     | Resumed
@@ -254,6 +263,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         Resumed: EventName("orchestrator", "execution.resumed"),
         Completed: EventName("orchestrator", "execution.end"),
         AttemptDiscarded: EventName("orchestrator", "attempt.discarded"),
+        GuardActed: EventName("orchestrator", "guard.acted"),
         VoteCast: EventName("orchestrator", "vote.cast"),
         StepStart: EventName("orchestrator", "step.start"),
         StepEnd: EventName("orchestrator", "step.end"),

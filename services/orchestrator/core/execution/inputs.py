@@ -12,14 +12,30 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.model.plan import Plan, StepResult
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+GuardWarnings = tuple[ResponseWarning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputChecked:
+    """The guards let a request pass; `texts` are those of the request, in order, if a guard redacted some."""
+
+    texts: tuple[str, ...] = ()
+    warnings: GuardWarnings = ()
+    usage: TokenUsage = TokenUsage()
 
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """An inference ended; `score_usage` is what it took to weigh whether the sources have the answer."""
+    """An inference ended; `score_usage` is what it took to weigh whether the sources have the answer.
+
+    The output is what the guards left of it, and `warnings` are theirs.
+    """
 
     output: InferenceOutput
     score_usage: TokenUsage = TokenUsage()
+    warnings: GuardWarnings = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,7 @@ class Sampled:
     usage: TokenUsage
     seed: int | None = None
     model: str = ""
+    warnings: GuardWarnings = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +132,13 @@ class Failed:
     output: InferenceOutput | None = None
 
 
-Input = Prepared | Inferred | Sampled | Decided | ToolsRan | Enforced | Planned | PlanRan | Failed
+Input = InputChecked | Prepared | Inferred | Sampled | Decided | ToolsRan | Enforced | Planned | PlanRan | Failed
 
 
 def usage_of(happened: Input) -> TokenUsage:  # noqa: PLR0911 - an arm for each input
     """Return the usage that an input adds to a run."""
     match happened:
-        case Prepared(usage=usage) | Planned(usage=usage) | Decided(usage=usage):
+        case InputChecked(usage=usage) | Prepared(usage=usage) | Planned(usage=usage) | Decided(usage=usage):
             return usage
         case Inferred(output=output, score_usage=score_usage):
             return output.usage + score_usage

@@ -16,24 +16,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.orchestrator.core.execution.commands import ANSWER_OF, Prepare
-from services.orchestrator.core.execution.ending import move
+from services.orchestrator.core.execution.commands import ANSWER_OF, CheckInput
+from services.orchestrator.core.execution.ending import ask
 from services.orchestrator.core.execution.inputs import Failed, Input, usage_of
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, State
 from services.orchestrator.core.execution.phases.handlers import HANDLERS
-from services.orchestrator.core.execution.phases.planning import start_plan
+from services.orchestrator.core.execution.phases.starting import begin_work
 from services.orchestrator.core.execution.run import Outcome, Run, Transition
 from services.orchestrator.core.model.plan import PlanPolicy
-from services.orchestrator.core.model.request import Mode, Request
+from services.orchestrator.core.model.request import Request
 
 
 def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
     """Begin an admitted request; a plan is checked under `bounds`."""
     admitted = Transition(None, State.INIT, 1, "request admitted")
-    if request.mode is Mode.PLAN:
-        outcome = start_plan(Run(request=request, bounds=bounds or PlanPolicy()))
-    else:
-        outcome = move(Run(request=request), State.PREPARE, "no plan is needed", Prepare())
+    run = Run(request=request, bounds=bounds or PlanPolicy())
+    outcome = ask(run, CheckInput()) if request.is_guarded else begin_work(run)
     return replace(outcome, transitions=(admitted, *outcome.transitions))
 
 

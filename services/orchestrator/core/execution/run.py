@@ -9,7 +9,7 @@ from pagantic_common.domain.messages import Message, ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.execution.commands import Command
-from services.orchestrator.core.execution.inputs import Replica
+from services.orchestrator.core.execution.inputs import GuardWarnings, Replica
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.model.prepared import Prepared
@@ -69,6 +69,7 @@ class Run:
     plan: Plan | None = None
     bounds: PlanPolicy = field(default_factory=PlanPolicy)
     results: tuple[StepResult, ...] = ()
+    warnings: GuardWarnings = ()  # of the guards
 
     def with_best(self, enforcement: Enforcement | None) -> Run:
         """Return the run with its final enforcement."""

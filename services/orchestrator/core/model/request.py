@@ -101,7 +101,10 @@ class SystemPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages."""
+    """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages.
+
+    `is_guarded` when guards read it first.
+    """
 
     request_id: str
     mode: Mode
@@ -125,6 +128,7 @@ class Request:
     is_background: bool = False
     decisions: Decisions | None = None
     text_prompt: str = ""
+    is_guarded: bool = False
 
     @property
     def account(self) -> Account:

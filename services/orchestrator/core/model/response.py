@@ -47,6 +47,14 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedCall:
+    """A call that a guard blocks, and why; its arguments are not kept."""
+
+    call_id: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceOutput:
     """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream.
 
@@ -65,6 +73,7 @@ class InferenceOutput:
     logprobs: tuple[TokenLogprob, ...] = ()
     not_in_sources: float | None = None
     decisions: tuple[Decision, ...] = ()
+    blocked_calls: tuple[BlockedCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,10 @@ class CandidateOutput:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """One tool call that ran; `is_retryable` when it failed and another attempt may succeed."""
+    """One tool call that ran; `is_retryable` when it failed and another attempt may succeed.
+
+    `warnings` are those of the guards that read its arguments and its result.
+    """
 
     id: str
     name: str
@@ -130,6 +142,7 @@ class ToolCallRecord:
     error_code: ErrorCode | None
     duration_s: float
     is_retryable: bool = False
+    warnings: tuple[ResponseWarning, ...] = ()
 
     @property
     def is_unknown_tool(self) -> bool:

@@ -42,7 +42,9 @@ class _ErrorCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCa
     ERROR_CATEGORY_CANCELLATION: _ErrorCategory.ValueType  # 7
     """The caller, a disconnect or a deadline ended the request. Recovery: send it again."""
     ERROR_CATEGORY_ACCESS_FAILURE: _ErrorCategory.ValueType  # 8
-    """The caller is not known, may not do this, or has used up what it may use. Recovery: other credentials, or wait."""
+    """The caller is not known, may not do this or say this, or has used up what it may use. Recovery: other credentials,
+    other words, or wait.
+    """
 
 class ErrorCategory(_ErrorCategory, metaclass=_ErrorCategoryEnumTypeWrapper):
     """Part of the system in which a failure belongs."""
@@ -64,7 +66,9 @@ ERROR_CATEGORY_CONFIGURATION_FAILURE: ErrorCategory.ValueType  # 6
 ERROR_CATEGORY_CANCELLATION: ErrorCategory.ValueType  # 7
 """The caller, a disconnect or a deadline ended the request. Recovery: send it again."""
 ERROR_CATEGORY_ACCESS_FAILURE: ErrorCategory.ValueType  # 8
-"""The caller is not known, may not do this, or has used up what it may use. Recovery: other credentials, or wait."""
+"""The caller is not known, may not do this or say this, or has used up what it may use. Recovery: other credentials,
+other words, or wait.
+"""
 Global___ErrorCategory: _TypeAlias = ErrorCategory  # noqa: Y015
 
 class _ErrorCode:
@@ -161,6 +165,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
     ERROR_CODE_QUOTA_BUDGET: _ErrorCode.ValueType  # 812
     """The budget of the caller's tenant has too little left for an inference. Ask for fewer tokens, or have it raised."""
+    ERROR_CODE_GUARD_BLOCKED: _ErrorCode.ValueType  # 820
+    """A guard of the operator forbids the text, or could not check it and is closed then. Details name guard, stage and
+    outcome, never the text. Retryable only if the guard failed. Also the error code of a tool call.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Kind of a failure. Logs, metrics and ErrorInfo.reason carry the name without its prefix; it is stable."""
@@ -253,6 +261,10 @@ ERROR_CODE_QUOTA_CONCURRENCY: ErrorCode.ValueType  # 811
 """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
 ERROR_CODE_QUOTA_BUDGET: ErrorCode.ValueType  # 812
 """The budget of the caller's tenant has too little left for an inference. Ask for fewer tokens, or have it raised."""
+ERROR_CODE_GUARD_BLOCKED: ErrorCode.ValueType  # 820
+"""A guard of the operator forbids the text, or could not check it and is closed then. Details name guard, stage and
+outcome, never the text. Retryable only if the guard failed. Also the error code of a tool call.
+"""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

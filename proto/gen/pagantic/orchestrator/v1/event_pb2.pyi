@@ -68,6 +68,70 @@ INFERENCE_PURPOSE_DECISION: InferencePurpose.ValueType  # 6
 """Decisions: the questions are weighed, and nothing is decoded."""
 Global___InferencePurpose: _TypeAlias = InferencePurpose  # noqa: Y015
 
+class _GuardStage:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GuardStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GuardStage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GUARD_STAGE_UNSPECIFIED: _GuardStage.ValueType  # 0
+    """The stage is not set."""
+    GUARD_STAGE_INPUT: _GuardStage.ValueType  # 1
+    """The request, before the first inference."""
+    GUARD_STAGE_TOOL_ARGUMENTS: _GuardStage.ValueType  # 2
+    """The arguments of a tool call, before the tool runs."""
+    GUARD_STAGE_TOOL_RESULTS: _GuardStage.ValueType  # 3
+    """The result of a tool, before the model reads it."""
+    GUARD_STAGE_OUTPUT: _GuardStage.ValueType  # 4
+    """The answer, before the caller gets it."""
+
+class GuardStage(_GuardStage, metaclass=_GuardStageEnumTypeWrapper):
+    """The stages at which guards read."""
+
+GUARD_STAGE_UNSPECIFIED: GuardStage.ValueType  # 0
+"""The stage is not set."""
+GUARD_STAGE_INPUT: GuardStage.ValueType  # 1
+"""The request, before the first inference."""
+GUARD_STAGE_TOOL_ARGUMENTS: GuardStage.ValueType  # 2
+"""The arguments of a tool call, before the tool runs."""
+GUARD_STAGE_TOOL_RESULTS: GuardStage.ValueType  # 3
+"""The result of a tool, before the model reads it."""
+GUARD_STAGE_OUTPUT: GuardStage.ValueType  # 4
+"""The answer, before the caller gets it."""
+Global___GuardStage: _TypeAlias = GuardStage  # noqa: Y015
+
+class _GuardOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GuardOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GuardOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GUARD_OUTCOME_UNSPECIFIED: _GuardOutcome.ValueType  # 0
+    """The outcome is not set."""
+    GUARD_OUTCOME_BLOCKED: _GuardOutcome.ValueType  # 1
+    """The text does not pass."""
+    GUARD_OUTCOME_REDACTED: _GuardOutcome.ValueType  # 2
+    """The text passes without the findings."""
+    GUARD_OUTCOME_FAILED_CLOSED: _GuardOutcome.ValueType  # 3
+    """The guard failed or was late, and the text does not pass."""
+    GUARD_OUTCOME_FAILED_OPEN: _GuardOutcome.ValueType  # 4
+    """The guard failed or was late, and the text passes."""
+
+class GuardOutcome(_GuardOutcome, metaclass=_GuardOutcomeEnumTypeWrapper):
+    """The outcome of a guard for a text."""
+
+GUARD_OUTCOME_UNSPECIFIED: GuardOutcome.ValueType  # 0
+"""The outcome is not set."""
+GUARD_OUTCOME_BLOCKED: GuardOutcome.ValueType  # 1
+"""The text does not pass."""
+GUARD_OUTCOME_REDACTED: GuardOutcome.ValueType  # 2
+"""The text passes without the findings."""
+GUARD_OUTCOME_FAILED_CLOSED: GuardOutcome.ValueType  # 3
+"""The guard failed or was late, and the text does not pass."""
+GUARD_OUTCOME_FAILED_OPEN: GuardOutcome.ValueType  # 4
+"""The guard failed or was late, and the text passes."""
+Global___GuardOutcome: _TypeAlias = GuardOutcome  # noqa: Y015
+
 @_typing.final
 class ExecutionEvent(_message.Message):
     """A change in an execution. The events of one request, in sequence, are its timeline."""
@@ -106,6 +170,7 @@ class ExecutionEvent(_message.Message):
     APPROVAL_RESOLVED_FIELD_NUMBER: _builtins.int
     CONTEXT_WEIGHED_FIELD_NUMBER: _builtins.int
     INFERENCE_CONTINUED_FIELD_NUMBER: _builtins.int
+    GUARD_ACTED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
     layer: _builtins.str
@@ -224,6 +289,10 @@ class ExecutionEvent(_message.Message):
     def inference_continued(self) -> Global___InferenceContinued:
         """Another replica of the inference service continues the answer."""
 
+    @_builtins.property
+    def guard_acted(self) -> Global___GuardActed:
+        """A guard blocked or redacted a text, or could not check it."""
+
     def __init__(
         self,
         *,
@@ -259,12 +328,13 @@ class ExecutionEvent(_message.Message):
         approval_resolved: Global___ApprovalResolved | None = ...,
         context_weighed: Global___ContextWeighed | None = ...,
         inference_continued: Global___InferenceContinued | None = ...,
+        guard_acted: Global___GuardActed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "vote_cast", b"vote_cast"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -786,6 +856,46 @@ class InferenceContinued(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InferenceContinued: _TypeAlias = InferenceContinued  # noqa: Y015
+
+@_typing.final
+class GuardActed(_message.Message):
+    """The act of a guard on a text, without the text. A text in which it finds nothing has no event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GUARD_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    FINDING_COUNT_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    guard: _builtins.str
+    """The name of the guard in the deployment's file of guards."""
+    stage: Global___GuardStage.ValueType
+    """The stage at which it read the text."""
+    outcome: Global___GuardOutcome.ValueType
+    """The outcome for the text."""
+    finding_count: _builtins.int
+    """The number of findings; 0 when the guard could not check the text."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Kinds of the findings, each once, e.g. EMAIL_ADDRESS; at most 8."""
+
+    def __init__(
+        self,
+        *,
+        guard: _builtins.str = ...,
+        stage: Global___GuardStage.ValueType = ...,
+        outcome: Global___GuardOutcome.ValueType = ...,
+        finding_count: _builtins.int = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "guard", b"guard", "kinds", b"kinds", "outcome", b"outcome", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GuardActed: _TypeAlias = GuardActed  # noqa: Y015
 
 @_typing.final
 class AttemptDiscarded(_message.Message):

@@ -94,6 +94,7 @@ def request_of(attempt: StepAttempt) -> Request:
         tenant=request.tenant,
         subject=request.subject,
         tool_policy=request.tool_policy,
+        is_guarded=request.is_guarded,
     )
     if attempt.plan.is_final(step):
         return replace(asked, rules=request.rules, semantic_intent=request.semantic_intent)

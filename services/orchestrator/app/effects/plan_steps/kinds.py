@@ -7,9 +7,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, failure_of
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionDenied, PreconditionFailed, failure_of
 from pagantic_common.domain.messages import ToolCall
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
+from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check_arguments, check_chunks
 from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer
 from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.effects.tools.calling import cleared_call, run_call
@@ -76,15 +78,21 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     lost = before.lost_call(plan.tools)
     if lost is not None:
         call = ToolCall(lost.call_id, tool, arguments)
-        return await run_call(Clearance(call), plan.tools, scope, is_lost=True)
+        return await run_call(plan.request, Clearance(call), plan.tools, scope, is_lost=True)
     is_idempotent = tool in plan.tools and plan.tools[tool].idempotent
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
         return ended[0]
     number = sum(1 for one in plan.progress.began if one.step == attempt.step.name) + 1
     call = ToolCall(f"{attempt.step.name}-{number}", tool, arguments)
+    try:
+        checked = await check_arguments(call, [GuardStage.TOOL_ARGUMENTS], plan.request, scope)
+    except PermissionDenied as error:
+        call = replace(call, arguments_json=NO_ARGUMENTS)
+        return await run_call(plan.request, Clearance(call, error.failure), plan.tools, scope)
+    call = replace(call, arguments_json=checked.texts[0])
     cleared = await cleared_call(plan.request, call, plan.tools, plan.surroundings, scope)
-    return await run_call(cleared, plan.tools, scope)
+    return await run_call(plan.request, replace(cleared, warnings=checked.warnings), plan.tools, scope)
 
 
 async def _run_validate(attempt: StepAttempt) -> StepDone:
@@ -111,12 +119,13 @@ async def _run_retrieve(attempt: StepAttempt) -> StepDone:
         min_score=parameters.get("min_score"),
     )
     chunks = await scope.services.context.retrieve(_value_of(attempt).text, policy)
+    chunks, warnings = await check_chunks(chunks, attempt.plan.request, scope)
     await scope.recorder.emit(
         events.ContextRetrieved(policy.collection, len(chunks), 0),
         duration_s=scope.clock.monotonic_s() - started_s,
         caused_by=attempt.step.name,
     )
-    return StepDone(Value(ValueKind.CONTEXT, chunks=chunks))
+    return StepDone(Value(ValueKind.CONTEXT, chunks=chunks), warnings=warnings)
 
 
 async def _run_rerank(attempt: StepAttempt) -> StepDone:

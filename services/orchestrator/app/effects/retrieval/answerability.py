@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolChoice
+from services.orchestrator.app.effects.inference.weighing import weigh
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.weighing import weigh
 from services.orchestrator.app.failures import failure_from, is_excused, optional_failure_from
 from services.orchestrator.core.conversation.answerability import YES_OR_NO, answerability_messages
 from services.orchestrator.core.execution import events

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolChoice
-from services.orchestrator.app.effects.inferring import infer
+from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_excused
 from services.orchestrator.core.conversation.query_writing import QueryPrompt, query_prompts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import Message
+from services.orchestrator.app.effects.guarding.calls import check_chunks
 from services.orchestrator.app.effects.retrieval.answerability import weigh_answerability
 from services.orchestrator.app.effects.retrieval.query_writing import WrittenQueries, write_queries
 from services.orchestrator.app.effects.scope import RunScope
@@ -46,13 +47,27 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
     built, warning = await _build(run.request, policy, query, written.texts, scope)
     if warning is not None:
         return Retrieved(warnings=(*written.warnings, warning))
+    built, guarded = await _guarded(built, policy, run.request, scope)
     confidence = retrieval_confidence(query, built.chunks)
-    warnings = (*written.warnings, *_warnings_of(policy, built))
+    warnings = (*written.warnings, *_warnings_of(policy, built), *guarded)
     if policy.answerability is not None:
         weighed = await weigh_answerability(query, built.chunks, policy.answerability, run.request.hints, scope)
         confidence = weighed.probability
         warnings += weighed.warnings
     return Retrieved(built.message, confidence, warnings, built.chunks)
+
+
+async def _guarded(
+    built: BuiltContext, policy: ContextPolicy, request: Request, scope: RunScope
+) -> tuple[BuiltContext, tuple[ResponseWarning, ...]]:
+    """Return what the guards leave of a context, laid out anew if they changed it."""
+    chunks, warnings = await check_chunks(built.chunks, request, scope)
+    if chunks == built.chunks:
+        return built, warnings
+    message = None
+    if chunks and built.message is not None:
+        message = replace(built.message, content=lay_out(chunks, is_fenced=not policy.is_system))
+    return replace(built, message=message, chunks=chunks), warnings
 
 
 def _warnings_of(policy: ContextPolicy, built: BuiltContext) -> tuple[ResponseWarning, ...]:

@@ -23,6 +23,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, work_scope
+from services.orchestrator.app.effects.guarding.calls import check_record, reads_results
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.clearing import Clearance, MakeProvenance, clear_call
 from services.orchestrator.app.failures import failure_from
@@ -74,9 +75,13 @@ async def _run_or_recall(
     if record is not None:
         return record
     if before.is_lost(call.id, tools):
-        return await run_call(Clearance(call), tools, scope, is_lost=True)
+        return await run_call(run.request, Clearance(call), tools, scope, is_lost=True)
+    blocked = run.output.blocked_calls if run.output is not None else ()
+    failure = next((one.failure for one in blocked if one.call_id == call.id), None)
+    if failure is not None:
+        return await run_call(run.request, Clearance(call, failure), tools, scope)
     cleared = await cleared_call(run.request, call, tools, make_provenance, scope)
-    return await run_call(cleared, tools, scope)
+    return await run_call(run.request, cleared, tools, scope)
 
 
 def _provenance_of(run: Run, scope: RunScope) -> Provenance:
@@ -96,11 +101,13 @@ async def cleared_call(
     return await clear_call(request, call, tools[call.name], make_provenance, scope)
 
 
-async def run_call(cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost: bool = False) -> ToolCallRecord:
+async def run_call(
+    request: Request, cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost: bool = False
+) -> ToolCallRecord:
     """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
     call = cleared.call
     async with scope.tool_slots:
-        told = _ToldCall(call, scope)
+        told = _ToldCall(call, scope, is_quiet=reads_results(request, scope))
         await told.begin()
         started_s = scope.clock.monotonic_s()
         try:
@@ -108,6 +115,7 @@ async def run_call(cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost
             cleared.check()
             with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
                 record = await scope.services.tools.execute(call, told.report)
+            record = await check_record(replace(record, warnings=cleared.warnings), request, scope)
         except PaganticError as error:
             record = _failed(call, error, tools)
         except asyncio.CancelledError:
@@ -128,8 +136,9 @@ def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:
 class _ToldCall:
     """The events of one call."""
 
-    def __init__(self, call: ToolCall, scope: RunScope) -> None:
+    def __init__(self, call: ToolCall, scope: RunScope, *, is_quiet: bool) -> None:
         self._call = call
+        self._is_quiet = is_quiet  # no guard reads the words of a tool that still runs
         self._recorder = scope.recorder
         self._step = scope.step
         self._cause = scope.cause
@@ -148,6 +157,8 @@ class _ToldCall:
 
     async def report(self, progress: ToolProgress) -> None:
         """Tell how far the call is."""
+        if self._is_quiet:
+            progress = replace(progress, message="")
         await self._recorder.emit(events.ToolProgressed(progress), tool_call_id=self._call.id, caused_by=self._cause)
 
     async def end(self, record: ToolCallRecord) -> None:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.errors import ErrorCode, PermissionDenied
+from pagantic_common.domain.errors import ErrorCode, Failure, PermissionDenied, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolDefinition
 from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.tools.approval import Approval, refusal_of
 from services.orchestrator.core.tools.policy import NAMED_ONLY, ToolAction, ToolPolicies
 from services.orchestrator.core.tools.taint import Provenance, TaintedSpan
@@ -22,15 +23,20 @@ MakeProvenance = Callable[[], Provenance]
 
 @dataclass(frozen=True, slots=True)
 class Clearance:
-    """The call that may run, with the arguments that were approved, or why it may not."""
+    """The call that may run, with the arguments that were approved, or why it may not; `warnings` are of guards."""
 
     call: ToolCall
-    refusal: str = ""
+    refusal: Failure | None = None
+    warnings: tuple[ResponseWarning, ...] = ()
 
     def check(self) -> None:
         """Raise PermissionDenied for a call that may not run."""
-        if self.refusal:
-            raise PermissionDenied(self.refusal, code=ErrorCode.TOOL_DENIED)
+        if self.refusal is None:
+            return
+        text = self.refusal.message
+        if self.refusal.code is ErrorCode.GUARD_BLOCKED:
+            text = f"tool {self.call.name!r} was not run: {text}"
+        raise PermissionDenied(failure=replace(self.refusal, message=text))
 
 
 async def clear_call(
@@ -39,7 +45,7 @@ async def clear_call(
     """Clear a call; one that needs an approval waits for it."""
     action = ToolPolicies(scope.services.tool_policy, request.tool_policy).action_for(tool)
     if action is ToolAction.DENY:
-        return Clearance(call, f"tool {tool.name!r} was not run: the policy denies its calls")
+        return Clearance(call, _denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
     spans: tuple[TaintedSpan, ...] = ()
     if tool.safety in NAMED_ONLY:
         # The comparison runs in a thread: a long conversation would hold up the event loop.
@@ -72,8 +78,12 @@ async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpa
 
 def _clearance_of(call: ToolCall, approval: Approval) -> Clearance:
     if refusal := refusal_of(approval):
-        return Clearance(call, refusal)
+        return Clearance(call, _denied(refusal))
     changed = approval.resolution.arguments_json if approval.resolution is not None else ""
     if not changed:
         return Clearance(call)
     return Clearance(replace(call, arguments_json=changed))
+
+
+def _denied(message: str) -> Failure:
+    return failure_of(ErrorCode.TOOL_DENIED, message)

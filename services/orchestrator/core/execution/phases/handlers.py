@@ -14,6 +14,7 @@ from services.orchestrator.core.execution.inputs import (
     Failed,
     Inferred,
     Input,
+    InputChecked,
     Planned,
     PlanRan,
     Sampled,
@@ -24,6 +25,7 @@ from services.orchestrator.core.execution.phases.enforcement import after_enforc
 from services.orchestrator.core.execution.phases.inference import after_inference, after_tools
 from services.orchestrator.core.execution.phases.planning import after_plan, after_planning
 from services.orchestrator.core.execution.phases.preparing import after_preparing
+from services.orchestrator.core.execution.phases.starting import after_checking
 from services.orchestrator.core.execution.phases.voting import after_merging, after_sampling
 from services.orchestrator.core.execution.run import Outcome, Run
 from services.orchestrator.core.model.prepared import Prepared
@@ -58,6 +60,7 @@ def _with_partial_results(run: Run, failed: Failed) -> Run:
 
 HANDLERS: Mapping[type[Input], Callable[[Run, Any], Outcome]] = MappingProxyType(
     {
+        InputChecked: after_checking,
         Planned: after_planning,
         Prepared: after_preparing,
         Inferred: after_inference,

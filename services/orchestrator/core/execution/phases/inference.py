@@ -21,7 +21,8 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 def after_inference(run: Run, inferred: Inferred) -> Outcome:
     """Run the tool calls of an output, or take it as the answer."""
     output = inferred.output
-    run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model)
+    warnings = (*run.warnings, *inferred.warnings)
+    run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model, warnings=warnings)
     if output.tool_calls:
         return _run_tools(run, output)
     if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:

@@ -38,6 +38,7 @@ def sample(run: Run) -> Sample:
 def after_sampling(run: Run, sampled: Sampled) -> Outcome:
     """Count the votes of the replicas."""
     run = replace(run, replicas=sampled.replicas, seed=sampled.seed, model=sampled.model or run.model)
+    run = replace(run, warnings=(*run.warnings, *sampled.warnings))
     moved = move(run, State.VALIDATE, f"{len(run.replicas)} of {run.request.voting.n} replicas ended")
     ended = _count(moved.run)
     return replace(ended, transitions=(*moved.transitions, *ended.transitions))

@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCategory, Failure, PaganticError, Unavailable
 from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
-from services.orchestrator.app.effects.inferring import end_of, told
+from services.orchestrator.app.effects.guarding.checking import check_texts
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.telling import end_of, told
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Enforce, Sample
@@ -20,7 +22,9 @@ from services.orchestrator.core.execution.progress import Progress
 from services.orchestrator.core.execution.replicas import ballots_of
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.execution.truncation import is_cut, truncation_of
+from services.orchestrator.core.guards.texts import GuardedText
 from services.orchestrator.core.model.response import CandidateOutput, FinishReason, InferenceOutput
+from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.voting import canonical_json, is_decided
 
 
@@ -43,17 +47,18 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
             raise
         for index in set(range(command.voting.n)) - set(progress.replicas):
             progress.replicas[index] = Replica(index, failure=failure)  # it abstains, what has ended still counts
-    return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model)
+    return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model, votes.warnings)
 
 
 class _Votes:
-    """The candidates of one vote; `last` is the output of the one that ended last."""
+    """The candidates of one vote; `last` is the output of the one that ended last, `warnings` are the guards'."""
 
     def __init__(self, run: Run, command: Sample, scope: RunScope) -> None:
         self._run = run
         self._command = command
         self._scope = scope
         self.last = InferenceOutput("", FinishReason.ERROR)
+        self.warnings: tuple[ResponseWarning, ...] = ()
 
     async def collect(self) -> None:
         """Cast the vote of each candidate as it ends, until all have ended or the vote is decided early."""
@@ -113,8 +118,11 @@ class _Votes:
         command, request, output = self._command, self._run.request, ended.output
         is_enforced = bool(command.engine_text) and command.is_fully_enforced and output.constraint_satisfied
         try:
+            said = GuardedText(output.content, GuardStage.OUTPUT)
+            checked = await check_texts([said], GuardStage.OUTPUT, request, self._scope)
+            self.warnings += checked.warnings
             enforcement = await enforced(
-                request, Enforce(output.content, is_decoder_enforced=is_enforced), self._scope, name
+                request, Enforce(checked.texts[0], is_decoder_enforced=is_enforced), self._scope, name
             )
         except PaganticError as error:
             failure = failure_from(error)

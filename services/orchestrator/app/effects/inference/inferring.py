@@ -1,21 +1,21 @@
-"""Asks the model, and tells of each inference when it begins and when it ends."""
+"""Asks the model, and streams what it says."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.text.calibration import LabelCalibration
-from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.effects.guarding.answering import OutputGuards
+from services.orchestrator.app.effects.inference.weighing import weigh_abstention
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.weighing import weigh_abstention
-from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.effects.telling import end_of, told
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
+from services.orchestrator.core.execution.commands import Decide, Infer
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.inputs import Decided, Inferred
 from services.orchestrator.core.execution.run import Run
@@ -46,22 +46,33 @@ async def infer(
 
     for may_restart in (True, False):
         telling = told(request, command, scope, end, purpose)
+        guards = OutputGuards(request, command, scope)
         async with _asked(request, command, scope, telling, may_restart=may_restart) as (name, pieces):
-            text = CitedText() if request.output.citations is not None else None
-            async for piece in pieces:
-                output = await _take(_for_people(piece, text), command, scope, name) or output
+            said = pieces
+            if request.output.citations is not None:
+                said = _for_people(said)
+            if purpose is InferencePurpose.ANSWER and not guards.is_idle:
+                said = guards.guarded(said)
+            async for piece in said:
+                output = await _take(piece, command, scope, name) or output
         if output is not None:
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
     not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
-    return Inferred(inference.charge(replace(output, not_in_sources=not_in_sources)), score_usage)
+    answered = inference.charge(replace(output, not_in_sources=not_in_sources))
+    return Inferred(answered, score_usage, guards.warnings)
 
 
-def _for_people(piece: InferenceDelta | InferenceOutput, text: CitedText | None) -> InferenceDelta | InferenceOutput:
-    """Return what an inference says; of an answer with citations the deltas have the text, and not its JSON."""
-    if text is None or not isinstance(piece, InferenceDelta):
-        return piece
-    return replace(piece, content=text.feed(piece.content))
+async def _for_people(
+    pieces: AsyncIterator[InferenceDelta | InferenceOutput],
+) -> AsyncIterator[InferenceDelta | InferenceOutput]:
+    """Yield what an inference says of an answer with citations: its deltas have the text, and not its JSON."""
+    text = CitedText()
+    async for piece in pieces:
+        if isinstance(piece, InferenceDelta):
+            yield replace(piece, content=text.feed(piece.content))
+        else:
+            yield piece
 
 
 @asynccontextmanager
@@ -190,59 +201,3 @@ def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCali
                     code=ErrorCode.CONFIG_INVALID,
                 )
     return known[name]
-
-
-@asynccontextmanager
-async def told(
-    request: Request,
-    command: Infer | Sample | Decide,
-    scope: RunScope,
-    end: Callable[[Failure | None], events.InferenceEnd],
-    purpose: InferencePurpose = InferencePurpose.ANSWER,
-) -> AsyncIterator[str]:
-    """Emit that an inference begins, and that it ended, however it did; what happens within is its work.
-
-    Yields its name. `end` returns what its end tells, for the failure that ended it.
-    """
-    name = scope.next_inference()
-    await scope.recorder.emit(_start_of(request, command, purpose), caused_by=scope.cause)
-    started_s = scope.clock.monotonic_s()
-    failure: Failure | None = None
-    try:
-        with work_scope(correlation=scope.correlation(name)):
-            yield name
-    except PaganticError as error:
-        failure = failure_from(error)
-        raise
-    finally:
-        took_s = scope.clock.monotonic_s() - started_s
-        scope.recorder.set_last_step(name, failure)
-        await scope.recorder.emit(end(failure), duration_s=took_s, failure=failure, caused_by=scope.cause)
-
-
-def _start_of(request: Request, command: Infer | Sample | Decide, purpose: InferencePurpose) -> events.InferenceStart:
-    if isinstance(command, Decide):
-        return events.InferenceStart(
-            len(command.messages), 0, schema_present=False, grammar_present=False, temperature=None, purpose=purpose
-        )
-    contract, is_constrained = request.output, bool(command.engine_text)
-    return events.InferenceStart(
-        message_count=len(command.messages),
-        tool_defs_count=len(command.tools) if isinstance(command, Infer) else 0,
-        schema_present=is_constrained and bool(contract.shown_schema_json),
-        grammar_present=is_constrained and bool(contract.grammar or contract.grammar_name),
-        temperature=request.hints.temperature if command.temperature is None else command.temperature,
-        purpose=purpose,
-    )
-
-
-def end_of(output: InferenceOutput) -> events.InferenceEnd:
-    """Return what the end of an inference tells of its output."""
-    return events.InferenceEnd(
-        tokens_in=output.usage.prompt_tokens,
-        tokens_out=output.usage.output_tokens,
-        finish_reason=output.finish_reason,
-        tool_call_count=len(output.tool_calls),
-        model=output.model,
-        seed=output.seed,
-    )

@@ -1,0 +1,85 @@
+"""Reads the file of guards: a JSON object of the guards in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.guards.plugin import GuardStage
+from services.orchestrator.core.guards.rules import GuardAction, GuardRule, OnFailure
+
+GUARDS_FILE: Final = "GUARDS_FILE"
+MAX_FILE_BYTES: Final = 1024 * 1024
+MAX_GUARDS: Final = 32
+MAX_WORKERS: Final = 64
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+
+
+class _Guard(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    plugin: _Name
+    stages: list[GuardStage] = Field(min_length=1)
+    name: _Name = ""
+    action: GuardAction = GuardAction.BLOCK
+    on_failure: OnFailure = OnFailure.CLOSED
+    timeout_s: float = Field(5.0, gt=0, le=60)
+    tenants: list[str] = Field(default_factory=list)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    guards: list[_Guard] = Field(min_length=1, max_length=MAX_GUARDS)
+    workers: int = Field(2, ge=1, le=MAX_WORKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardsFile:
+    """The guards in order, whose traits are not known yet, and the number of processes in which they run."""
+
+    rules: tuple[GuardRule, ...]
+    workers: int
+
+
+def read_guards_file(path: Path) -> GuardsFile:
+    """Read the file; raises InvalidRequest that names what is wrong and where."""
+    where = f"{GUARDS_FILE} {str(path)!r}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(f"{where} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidRequest(f"{where} has more than {MAX_FILE_BYTES} bytes")
+    try:
+        content = _File.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidRequest(f"{where} is not valid: {place + ': ' if place else ''}{first['msg']}") from None
+    rules = tuple(map(_rule, content.guards))
+    names = [rule.name for rule in rules]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidRequest(f"{where} has two guards with the name {twice!r}: give each a name of its own")
+    return GuardsFile(rules, content.workers)
+
+
+def _rule(guard: _Guard) -> GuardRule:
+    return GuardRule(
+        name=guard.name or guard.plugin,
+        plugin=guard.plugin,
+        stages=frozenset(guard.stages),
+        action=guard.action,
+        on_failure=guard.on_failure,
+        tenants=frozenset(guard.tenants),
+        timeout_s=guard.timeout_s,
+        options_json=dump_json(guard.options),
+    )

@@ -1,0 +1,1 @@
+"""A small classifier of injections: logistic regression over hashed n-grams."""

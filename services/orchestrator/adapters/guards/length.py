@@ -1,0 +1,34 @@
+"""Finds what is beyond a number of characters. Options: `max_chars`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagantic_common.guards.plugin import Finding, GuardTraits
+from services.orchestrator.adapters.guards.options import check_names
+
+
+class LengthGuard:
+    """Finds the rest of a text that is too long."""
+
+    traits = GuardTraits(window=1, can_redact=False)
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+
+    def find(self, text: str, start: int) -> list[Finding]:
+        """Return what is too much."""
+        left = max(0, self._max_chars - start)
+        if len(text) <= left:
+            return []
+        return [Finding(left, len(text), "TOO_LONG")]
+
+
+def make_guard(options: Mapping[str, Any]) -> LengthGuard:
+    """Make the guard."""
+    check_names(options, "max_chars")
+    most = options.get("max_chars")
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise ValueError("option 'max_chars' is not a whole number of at least 1")
+    return LengthGuard(most)

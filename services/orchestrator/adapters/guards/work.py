@@ -1,0 +1,42 @@
+"""The work of guards inside a worker process, which keeps each guard that it has made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
+
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.guards.plugin import ENTRY_POINT_GROUP, MAX_WINDOW, Finding, Guard, GuardTraits
+from pagantic_common.guards.redaction import Window
+
+
+def describe(plugin: str, options_json: str) -> GuardTraits:
+    """Return the traits of a guard; raises InvalidRequest for one that cannot be made."""
+    traits = _guard(plugin, options_json).traits
+    if not 0 <= traits.window <= MAX_WINDOW:
+        raise InvalidRequest(f"has a window of {traits.window} characters: 0 to {MAX_WINDOW} are taken")
+    return traits
+
+
+def find(plugin: str, options_json: str, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
+    """Return what a guard finds in each text."""
+    guard = _guard(plugin, options_json)
+    return [tuple(guard.find(window.text, window.start)) for window in windows]
+
+
+@cache
+def _guard(plugin: str, options_json: str) -> Guard:
+    offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if plugin not in offered:
+        known = ", ".join(sorted(offered)) or "none"
+        raise InvalidRequest(f"is not offered by an installed package; those in {ENTRY_POINT_GROUP!r} are: {known}")
+    try:
+        make = offered[plugin].load()
+        guard: Guard = make(json.loads(options_json))
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"does not take its options: {error}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything
+        raise InvalidRequest(f"cannot be loaded: {type(error).__name__}: {error}") from None
+    return guard

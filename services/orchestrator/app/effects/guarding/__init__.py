@@ -1,0 +1,1 @@
+"""The guards of a deployment read what goes in and out of an execution."""

@@ -1,0 +1,148 @@
+"""Guards what a model says before anybody gets it, as it streams."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from pagantic_common.domain.errors import PermissionDenied
+from pagantic_common.guards.plugin import GuardStage
+from pagantic_common.guards.redaction import Redacted, TooLongFindingError
+from services.orchestrator.app.effects.guarding.calls import check_calls
+from services.orchestrator.app.effects.guarding.checking import check_texts, guards_of
+from services.orchestrator.app.effects.guarding.held_text import Link, Said
+from services.orchestrator.app.effects.guarding.looking import (
+    GuardFailedError,
+    blocked,
+    look,
+    outcome_of_failure,
+    tell,
+)
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.execution.commands import Infer
+from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport
+from services.orchestrator.core.guards.texts import GuardedText
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+
+class OutputGuards:
+    """The guards of one inference; `warnings` are of what they did."""
+
+    def __init__(self, request: Request, command: Infer, scope: RunScope) -> None:
+        self._request = request
+        self._command = command
+        self._scope = scope
+        self.warnings: tuple[ResponseWarning, ...] = ()
+        rules = guards_of(GuardStage.OUTPUT, request, scope)
+        is_json = not request.output.is_empty
+        self._content = Said([Link(rule, is_json=is_json) for rule in rules])
+        self._reasoning = Said([Link(rule) for rule in rules])
+        self._holds_calls = bool(rules or guards_of(GuardStage.TOOL_ARGUMENTS, request, scope))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no guard reads what the model says."""
+        return not self._holds_calls
+
+    async def guarded(
+        self, pieces: AsyncIterator[InferenceDelta | InferenceOutput]
+    ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
+        """Yield what may pass; raises PermissionDenied (GUARD_BLOCKED). Calls are held back until they are whole."""
+        async for piece in pieces:
+            if isinstance(piece, InferenceOutput):
+                async for last in self._last(piece):
+                    yield last
+            elif self._command.is_streamed:
+                yield await self._passing(piece)
+            else:
+                yield replace(piece, tool_calls=())
+
+    async def _passing(self, delta: InferenceDelta) -> InferenceDelta:
+        content = await self._feed(self._content, delta.content)
+        reasoning = await self._feed(self._reasoning, delta.reasoning)
+        return replace(delta, content=content, reasoning=reasoning, tool_calls=())
+
+    async def _last(self, output: InferenceOutput) -> AsyncIterator[InferenceDelta | InferenceOutput]:
+        """Yield what was held back, then the whole output."""
+        try:
+            if self._command.is_streamed:
+                content = await self._feed(self._content, is_end=True)
+                reasoning = await self._feed(self._reasoning, is_end=True)
+                await self._tell_redactions()
+                yield InferenceDelta(content, reasoning, output.usage, output.model, output.seed)
+            left = await self._whole(output)
+        except PermissionDenied:
+            said = self._scope.inference.said or InferenceOutput("", FinishReason.ERROR)
+            self._scope.inference.said = replace(said, usage=output.usage, model=output.model, seed=output.seed)
+            raise
+        calls = [call for call in left.tool_calls if call.name in self._command.client_tools]
+        if calls:
+            pieces = (ToolCallPiece(place, one.id, one.name, one.arguments_json) for place, one in enumerate(calls))
+            yield InferenceDelta(usage=output.usage, model=output.model, seed=output.seed, tool_calls=tuple(pieces))
+        yield left
+
+    async def _whole(self, output: InferenceOutput) -> InferenceOutput:
+        """Return what the guards leave of a whole output; what streamed as it is is not read again."""
+        content = await self._left_of(output.content, self._content)
+        reasoning = await self._left_of(output.reasoning, self._reasoning)
+        logprobs = output.logprobs if content == output.content else ()  # they spell the text
+        left = replace(output, content=content, reasoning=reasoning, logprobs=logprobs)
+        checked = await check_calls(left, self._command.client_tools, self._request, self._scope)
+        self.warnings += checked.warnings
+        return checked.output
+
+    async def _left_of(self, text: str, said: Said) -> str:
+        if text == said.raw:
+            return said.passed
+        checked = await check_texts(
+            [GuardedText(text, GuardStage.OUTPUT)], GuardStage.OUTPUT, self._request, self._scope
+        )
+        self.warnings += checked.warnings
+        return checked.texts[0]
+
+    async def _feed(self, said: Said, text: str = "", *, is_end: bool = False) -> str:
+        said.raw += text
+        for link in said.links:
+            text = await self._through(link, text, is_end=is_end)
+        said.passed += text
+        return text
+
+    async def _through(self, link: Link, text: str, *, is_end: bool) -> str:
+        """Return what may leave one guard now."""
+        if link.is_open:
+            return text
+        link.stream.add(text)
+        if is_end:
+            link.stream.end()
+        passed = ""
+        while (window := link.stream.next_window()) is not None:
+            try:
+                (findings,) = await look(link.rule, [link.seen(window)], self._request, self._scope)
+                redacted = link.stream.settle(findings)
+            except (GuardFailedError, TooLongFindingError):
+                await self._note(link.tally.report(outcome_of_failure(link.rule)))
+                link.is_open = True
+                return passed + link.stream.held
+            link.tally.add(redacted.kinds)
+            await self._block_if_found(link, redacted)
+            passed += redacted.text
+        return passed
+
+    async def _block_if_found(self, link: Link, redacted: Redacted) -> None:
+        if link.rule.action is GuardAction.BLOCK and (redacted.kinds or redacted.held):
+            if not redacted.kinds:
+                link.tally.add([redacted.held])
+            await self._note(link.tally.report(GuardOutcome.BLOCKED))
+
+    async def _tell_redactions(self) -> None:
+        for link in (*self._content.links, *self._reasoning.links):
+            if link.tally.kinds and not link.is_open:
+                await self._note(link.tally.report(GuardOutcome.REDACTED))
+
+    async def _note(self, report: GuardReport) -> None:
+        await tell(report, self._scope)
+        if report.is_blocked:
+            raise blocked(report)
+        self.warnings += (report.warning,)

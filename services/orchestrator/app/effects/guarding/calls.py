@@ -1,0 +1,145 @@
+"""Guards calls of tools: their arguments before they run, their results before a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.errors import ErrorCode, Failure, PermissionDenied
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.guards.plugin import GuardStage
+from services.orchestrator.app.effects.guarding.checking import Checked, check_texts, guards_of
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.guards.texts import GuardedText
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import BlockedCall, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+NO_ARGUMENTS = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCalls:
+    """An output whose calls may be made, but for those that are blocked."""
+
+    output: InferenceOutput
+    warnings: tuple[ResponseWarning, ...] = ()
+
+
+async def check_calls(
+    output: InferenceOutput, client_tools: frozenset[str], request: Request, scope: RunScope
+) -> CheckedCalls:
+    """Have the guards read the arguments of calls; those of a caller's tool are output too.
+
+    A blocked call loses its arguments. Raises PermissionDenied (GUARD_BLOCKED) for a blocked call of a caller's tool.
+    """
+    calls: list[ToolCall] = []
+    blocked: list[BlockedCall] = []
+    warnings: tuple[ResponseWarning, ...] = ()
+    for call in output.tool_calls:
+        stages = [GuardStage.TOOL_ARGUMENTS]
+        if call.name in client_tools:
+            stages.append(GuardStage.OUTPUT)
+        try:
+            checked = await check_arguments(call, stages, request, scope)
+        except PermissionDenied as error:
+            if call.name in client_tools:
+                raise
+            blocked.append(BlockedCall(call.id, error.failure))
+            calls.append(replace(call, arguments_json=NO_ARGUMENTS))
+            continue
+        calls.append(replace(call, arguments_json=checked.texts[0]))
+        warnings += checked.warnings
+    return CheckedCalls(replace(output, tool_calls=tuple(calls), blocked_calls=tuple(blocked)), warnings)
+
+
+async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request: Request, scope: RunScope) -> Checked:
+    """Have the guards of stages read the arguments of a call; returns the arguments as one text."""
+    arguments = call.arguments_json
+    warnings: tuple[ResponseWarning, ...] = ()
+    for stage in stages:
+        if guards_of(stage, request, scope):
+            checked = await _check_json(arguments, stage, request, scope, call.id)
+            arguments, warnings = checked.texts[0], (*warnings, *checked.warnings)
+    return Checked((arguments,), warnings)
+
+
+async def _check_json(text: str, stage: GuardStage, request: Request, scope: RunScope, call_id: str) -> Checked:
+    """Have the guards read the strings of a JSON document as they are meant, or a text that is none as it is."""
+    try:
+        document = parse_json(text or NO_ARGUMENTS)
+    except JsonTextError:
+        return await check_texts([GuardedText(text, stage)], stage, request, scope, tool_call_id=call_id)
+    found: list[str] = []
+
+    def note(one: str) -> str:
+        found.append(one)
+        return one
+
+    _map_strings(document, note)
+    checked = await check_texts([GuardedText(one, stage) for one in found], stage, request, scope, tool_call_id=call_id)
+    if checked.texts == tuple(found):
+        return replace(checked, texts=(text,))
+    changed = iter(checked.texts)
+    return replace(checked, texts=(dump_json(_map_strings(document, lambda _: next(changed))),))
+
+
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each of its texts changed, in order; a number is a text, too."""
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_map_strings(one, change) for one in value]
+        case dict():
+            return {change(key): _map_strings(one, change) for key, one in value.items()}
+        case bool() | None:
+            return value
+        case _:
+            written = dump_json(value)
+            changed = change(written)
+            return value if changed == written else changed
+
+
+def reads_results(request: Request, scope: RunScope) -> bool:
+    """Tell whether a guard reads results of tools."""
+    return bool(guards_of(GuardStage.TOOL_RESULTS, request, scope))
+
+
+async def check_record(record: ToolCallRecord, request: Request, scope: RunScope) -> ToolCallRecord:
+    """Have the guards read the result of a call; one that is blocked is withheld, and the call has failed."""
+    if not reads_results(request, scope):
+        return record
+    text = GuardedText(record.result, GuardStage.TOOL_RESULTS, is_untrusted=True)
+    try:
+        checked = await check_texts([text], GuardStage.TOOL_RESULTS, request, scope, tool_call_id=record.id)
+    except PermissionDenied as error:
+        return withheld(record, error.failure)
+    return replace(record, result=checked.texts[0], warnings=(*record.warnings, *checked.warnings))
+
+
+def withheld(record: ToolCallRecord, failure: Failure) -> ToolCallRecord:
+    """Return the record of a call whose result a guard blocks."""
+    text = f"the result of {record.name!r} is withheld: {failure.message}"
+    return replace(record, result=text, is_error=True, error_code=ErrorCode.GUARD_BLOCKED, is_retryable=False)
+
+
+async def check_chunks(
+    chunks: Sequence[Chunk], request: Request, scope: RunScope
+) -> tuple[tuple[Chunk, ...], tuple[ResponseWarning, ...]]:
+    """Have the guards of results read retrieved chunks; a blocked one is left out."""
+    left: list[Chunk] = []
+    warnings: list[ResponseWarning] = []
+    for chunk in chunks:
+        text = GuardedText(chunk.content, GuardStage.TOOL_RESULTS, is_untrusted=True)
+        try:
+            checked = await check_texts([text], GuardStage.TOOL_RESULTS, request, scope)
+        except PermissionDenied as error:
+            warnings.append(ResponseWarning("guard_withheld", f"a chunk is left out: {error.failure.message}"))
+            continue
+        left.append(replace(chunk, content=checked.texts[0]))
+        warnings += checked.warnings
+    return tuple(left), tuple(warnings)

@@ -1,0 +1,109 @@
+"""Has all guards of a stage read whole texts, one guard after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pagantic_common.guards.plugin import GuardStage
+from pagantic_common.guards.redaction import Window, redact
+from services.orchestrator.app.effects.guarding.looking import (
+    GuardFailedError,
+    blocked,
+    look,
+    outcome_of_failure,
+    tell,
+)
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.execution.commands import CheckInput
+from services.orchestrator.core.execution.inputs import InputChecked
+from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardRule, Tally, rules_for
+from services.orchestrator.core.guards.texts import GuardedText, texts_of
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Texts that may pass, and the warnings of what was done to them."""
+
+    texts: tuple[str, ...]
+    warnings: tuple[ResponseWarning, ...] = ()
+
+
+def guards_of(stage: GuardStage, request: Request, scope: RunScope) -> tuple[GuardRule, ...]:
+    """Return the guards that read a request's texts at a stage."""
+    guards = scope.services.guards
+    if guards is None:
+        return ()
+    return rules_for(guards.rules, stage, request.tenant)
+
+
+async def check_input(run: Run, _command: CheckInput, scope: RunScope) -> InputChecked:
+    """Have the guards read the request; raises PermissionDenied (GUARD_BLOCKED)."""
+    texts = texts_of(run.request)
+    checked = await check_texts(texts, GuardStage.INPUT, run.request, scope)
+    texts = tuple(replace(one, text=text) for one, text in zip(texts, checked.texts, strict=True))
+    results = await check_texts(texts, GuardStage.TOOL_RESULTS, run.request, scope)
+    warnings = (*checked.warnings, *results.warnings)
+    return InputChecked(results.texts if warnings else (), warnings, scope.inference.take_lost())
+
+
+async def check_texts(
+    texts: Sequence[GuardedText], stage: GuardStage, request: Request, scope: RunScope, *, tool_call_id: str = ""
+) -> Checked:
+    """Have the guards of a stage read those of the texts that are of that stage.
+
+    Raises PermissionDenied (GUARD_BLOCKED) for a text that may not pass.
+    """
+    passing, warnings = list(texts), []
+    for rule in guards_of(stage, request, scope):
+        read = [place for place, text in enumerate(passing) if _reads(rule, stage, text)]
+        if not read:
+            continue
+        look_at = _Place(rule, stage, request, tool_call_id)
+        changed, warning = await _check(look_at, [passing[place].text for place in read], scope)
+        for place, text in zip(read, changed, strict=True):
+            passing[place] = replace(passing[place], text=text)
+        warnings += warning
+    return Checked(tuple(text.text for text in passing), tuple(warnings))
+
+
+def _reads(rule: GuardRule, stage: GuardStage, text: GuardedText) -> bool:
+    if not text.text or text.stage is not stage:
+        return False
+    return stage is not GuardStage.INPUT or text.is_untrusted or not rule.traits.reads_untrusted_only
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which guard reads texts, and where."""
+
+    rule: GuardRule
+    stage: GuardStage
+    request: Request
+    tool_call_id: str
+
+
+async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[list[str], list[ResponseWarning]]:
+    """Return what one guard leaves of texts."""
+    tally = Tally(at.rule, at.stage)
+    try:
+        found = await look(at.rule, [Window(text, 0) for text in texts], at.request, scope)
+    except GuardFailedError:
+        outcome = outcome_of_failure(at.rule)
+        left = list(texts)
+    else:
+        redacted = [redact(text, findings) for text, findings in zip(texts, found, strict=True)]
+        for one in redacted:
+            tally.add(one.kinds)
+        if not tally.kinds:
+            return list(texts), []
+        left = [one.text for one in redacted]
+        outcome = GuardOutcome.REDACTED if at.rule.action is GuardAction.REDACT else GuardOutcome.BLOCKED
+    report = tally.report(outcome)
+    await tell(report, scope, at.tool_call_id)
+    if report.is_blocked:
+        raise blocked(report)
+    return left, [report.warning]

@@ -1,0 +1,38 @@
+"""A text of an inference on its way through the guards."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from pagantic_common.guards.plugin import GuardStage
+from pagantic_common.guards.redaction import TextStream, Window
+from services.orchestrator.core.guards.rules import GuardRule, Tally
+
+_ESCAPE = re.compile(r"\\[nrtbf\"/\\]")
+
+
+class Link:
+    """A guard in the way of a text; `is_open` once it has failed and lets everything pass."""
+
+    def __init__(self, rule: GuardRule, *, is_json: bool = False) -> None:
+        self.rule = rule
+        self.stream = TextStream(rule.traits.window)
+        self.tally = Tally(rule, GuardStage.OUTPUT)
+        self.is_open = False
+        self._is_json = is_json
+
+    def seen(self, window: Window) -> Window:
+        """Return a window as the guard sees it: escapes of JSON part words, as the characters that they stand for."""
+        if not self._is_json:
+            return window
+        return replace(window, text=_ESCAPE.sub("  ", window.text))
+
+
+@dataclass(slots=True)
+class Said:
+    """One text of an inference, as the model said it and as it passed so far."""
+
+    links: list[Link]
+    raw: str = ""
+    passed: str = ""

@@ -1,0 +1,44 @@
+"""Has a model judge texts by a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.text.calibration import shares_of
+from pagantic_common.guards.plugin import Finding
+from pagantic_common.guards.redaction import Window
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.telling import end_of, told
+from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.commands import Decide
+from services.orchestrator.core.guards.rules import GuardRule
+from services.orchestrator.core.model.decision import Question, QuestionKind
+from services.orchestrator.core.model.request import Request, side_hints
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.ports.services import QuestionScores
+
+JUDGED = "judged"  # the kind of what a model finds
+
+
+async def judge(
+    rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
+) -> list[tuple[Finding, ...]]:
+    """Have the model judge the texts as one, and return a finding in each if a statement is true of them."""
+    questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
+    said = [Message(Role.USER, content=window.text) for window in windows]
+    command = Decide(decision_messages("", said), tuple(questions))
+    scores = QuestionScores(())
+
+    def end(failure: Failure | None) -> events.InferenceEnd:
+        reason = FinishReason.STOP if failure is None else FinishReason.ERROR
+        return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
+
+    async with told(request, command, scope, end, events.InferencePurpose.JUDGE):
+        scores = await scope.services.inference.decide(command, side_hints(request.hints))
+    scope.inference.lost += scores.usage  # what is answered next takes it
+    if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):
+        return [()] * len(windows)
+    return [(Finding(0, len(window.text), JUDGED),) for window in windows]

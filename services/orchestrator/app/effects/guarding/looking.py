@@ -1,0 +1,75 @@
+"""Has one guard look at texts, in a worker or by a decision of the model, and tells what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pagantic_common.domain.errors import ErrorCategory, PaganticError, PermissionDenied
+from pagantic_common.guards.plugin import Finding
+from pagantic_common.guards.redaction import Window
+from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.metrics import make_counter
+from pagantic_common.telemetry.names import ORCHESTRATOR_GUARD_FINDINGS
+from services.orchestrator.app.effects.guarding.judging import judge
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport, GuardRule, OnFailure
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.ports.guards import GuardRunner
+
+log = get_logger(__name__)
+findings_counter = make_counter(ORCHESTRATOR_GUARD_FINDINGS, "findings of guards, by guard, stage and action")
+
+
+class GuardFailedError(Exception):
+    """A guard failed or was late; the log says why."""
+
+
+async def look(
+    rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
+) -> list[tuple[Finding, ...]]:
+    """Return the findings in each text; raises GuardFailedError. What ends the request passes through."""
+    try:
+        async with asyncio.timeout(rule.timeout_s):
+            if rule.traits.statements:
+                return await judge(rule, windows, request, scope)
+            return await _runner(scope).find(rule, windows)
+    except TimeoutError:
+        reason = f"it took more than {rule.timeout_s:g} s"
+    except PaganticError as error:
+        if failure_from(error).category is ErrorCategory.CANCELLATION:
+            raise
+        reason = str(error)
+    log.warning("a guard failed", guard=rule.name, on_failure=rule.on_failure.value, reason=reason)
+    raise GuardFailedError
+
+
+def _runner(scope: RunScope) -> GuardRunner:
+    guards = scope.services.guards
+    assert guards is not None  # noqa: S101 - its rules are here
+    return guards.runner
+
+
+async def tell(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:
+    """Tell what a guard did: an event of the timeline, and the metric."""
+    if report.findings:
+        labels = {"guard": report.guard, "stage": report.stage.value, "action": report.outcome.value.lower()}
+        findings_counter.add(report.findings, labels)
+    failure = report.failure if report.is_blocked else None
+    await scope.recorder.emit(
+        events.GuardActed(report), failure=failure, tool_call_id=tool_call_id, caused_by=scope.cause
+    )
+
+
+def blocked(report: GuardReport) -> PermissionDenied:
+    """Return the error of what a guard blocks."""
+    return PermissionDenied(failure=report.failure)
+
+
+def outcome_of_failure(rule: GuardRule) -> GuardOutcome:
+    """Return what becomes of a text that a guard could not check."""
+    if rule.on_failure is OnFailure.CLOSED:
+        return GuardOutcome.FAILED_CLOSED
+    return GuardOutcome.FAILED_OPEN

@@ -1,0 +1,1 @@
+"""The guards of a deployment, and the texts of a request that they read."""

@@ -1,0 +1,147 @@
+"""The guards of a deployment, in order, and what a caller learns of them: never the text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.guards.plugin import GuardStage, GuardTraits
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+MAX_KINDS = 8  # named in an event
+_PLACES: Mapping[GuardStage, str] = {
+    GuardStage.INPUT: "input",
+    GuardStage.TOOL_ARGUMENTS: "arguments of a tool call",
+    GuardStage.TOOL_RESULTS: "result of a tool",
+    GuardStage.OUTPUT: "output",
+}
+
+
+class GuardAction(StrEnum):
+    """What happens to a text with findings."""
+
+    BLOCK = "block"
+    REDACT = "redact"
+
+
+class OnFailure(StrEnum):
+    """What happens to a text when its guard fails or is late."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+
+
+class GuardOutcome(StrEnum):
+    """What a guard did."""
+
+    BLOCKED = "BLOCKED"
+    REDACTED = "REDACTED"
+    FAILED_CLOSED = "FAILED_CLOSED"
+    FAILED_OPEN = "FAILED_OPEN"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRule:
+    """A guard, and where and for whom it works; no tenants are all.
+
+    Attributes:
+        name: Its name in events and errors.
+        plugin: The name of its entry point.
+        timeout_s: The longest time of one look at a text, or at a part of one that streams.
+        options_json: The options of the plug-in, a JSON object.
+    """
+
+    name: str
+    plugin: str
+    stages: frozenset[GuardStage]
+    action: GuardAction = GuardAction.BLOCK
+    on_failure: OnFailure = OnFailure.CLOSED
+    tenants: frozenset[str] = frozenset()
+    timeout_s: float = 5.0
+    options_json: str = "{}"
+    traits: GuardTraits = field(default_factory=GuardTraits)
+
+    def is_for(self, stage: GuardStage, tenant: str) -> bool:
+        """Tell whether it reads the texts of a tenant at a stage."""
+        return stage in self.stages and (not self.tenants or tenant in self.tenants)
+
+
+def guards_request(rules: Sequence[GuardRule], tenant: str) -> bool:
+    """Tell whether any rule reads a tenant's requests, which may have results of tools."""
+    return any(rules_for(rules, stage, tenant) for stage in (GuardStage.INPUT, GuardStage.TOOL_RESULTS))
+
+
+def rules_for(rules: Sequence[GuardRule], stage: GuardStage, tenant: str) -> tuple[GuardRule, ...]:
+    """Return the rules for a stage, in order."""
+    return tuple(rule for rule in rules if rule.is_for(stage, tenant))
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReport:
+    """What a guard did to the texts of one place; `kinds` has each kind of its findings once."""
+
+    guard: str
+    stage: GuardStage
+    outcome: GuardOutcome
+    findings: int = 0
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the text may not pass."""
+        return self.outcome in (GuardOutcome.BLOCKED, GuardOutcome.FAILED_CLOSED)
+
+    @property
+    def message(self) -> str:
+        """What happened, for the caller."""
+        place = f"the {_PLACES[self.stage]}"
+        match self.outcome:
+            case GuardOutcome.BLOCKED:
+                return f"guard {self.guard!r} blocks {place}"
+            case GuardOutcome.FAILED_CLOSED:
+                return f"guard {self.guard!r} could not check {place}, and lets nothing pass unchecked"
+            case GuardOutcome.FAILED_OPEN:
+                return f"guard {self.guard!r} could not check {place}, which passed unchecked"
+            case GuardOutcome.REDACTED:
+                return f"guard {self.guard!r} redacted {place}: {_count(self.findings)}"
+
+    @property
+    def failure(self) -> Failure:
+        """The failure of what was blocked; it may pass later if the guard failed."""
+        failed = failure_of(
+            ErrorCode.GUARD_BLOCKED,
+            self.message,
+            details={"guard": self.guard, "stage": self.stage.value, "outcome": self.outcome.value.lower()},
+        )
+        return replace(failed, retryable=self.outcome is GuardOutcome.FAILED_CLOSED)
+
+    @property
+    def warning(self) -> ResponseWarning:
+        """The warning of a response whose texts passed all the same."""
+        code = "guard_redacted" if self.outcome is GuardOutcome.REDACTED else "guard_failed"
+        return ResponseWarning(code, self.message)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one rule has found so far in the texts of one place."""
+
+    rule: GuardRule
+    stage: GuardStage
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def add(self, kinds: Iterable[str]) -> None:
+        """Count findings."""
+        self.kinds.update(kinds)
+
+    def report(self, outcome: GuardOutcome) -> GuardReport:
+        """Return what the guard did."""
+        kinds = tuple(sorted(self.kinds))[:MAX_KINDS]
+        return GuardReport(self.rule.name, self.stage, outcome, self.kinds.total(), kinds)
+
+
+def _count(findings: int) -> str:
+    return "1 finding" if findings == 1 else f"{findings} findings"

@@ -1,0 +1,74 @@
+"""The texts of a request that guards read, in order, and the request with other texts in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.messages import Message, Role
+from pagantic_common.guards.plugin import GuardStage
+from services.orchestrator.core.model.request import Request, SystemPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedText:
+    """A text; `is_untrusted` when a user or a tool says it, and neither the application nor a model."""
+
+    text: str
+    stage: GuardStage = GuardStage.INPUT
+    is_untrusted: bool = False
+
+
+Change = Callable[[GuardedText], str]
+
+
+def texts_of(request: Request) -> tuple[GuardedText, ...]:
+    """Return the texts that a model may get to see; the results of tools that the caller ran are results of tools."""
+    found: list[GuardedText] = []
+
+    def note(text: GuardedText) -> str:
+        found.append(text)
+        return text.text
+
+    _mapped(request, note)
+    return tuple(found)
+
+
+def with_texts(request: Request, texts: Iterator[str]) -> Request:
+    """Return the request with these texts, which are in the order of `texts_of`."""
+    return _mapped(request, lambda _text: next(texts))
+
+
+def _mapped(request: Request, change: Change) -> Request:
+    return replace(
+        request,
+        prompt=_mapped_prompt(request.prompt, change),
+        messages=tuple(_mapped_message(message, change) for message in request.messages),
+        text_prompt=_changed(request.text_prompt, change, is_untrusted=True),
+    )
+
+
+def _mapped_prompt(prompt: SystemPrompt, change: Change) -> SystemPrompt:
+    template = prompt.template
+    if template is not None:
+        variables = tuple((name, _changed(value, change)) for name, value in template.variables)
+        template = replace(template, variables=variables)
+    sets = tuple((name, tuple(_changed(rule, change) for rule in rules)) for name, rules in prompt.sets)
+    return replace(prompt, text=_changed(prompt.text, change), sets=sets, template=template)
+
+
+def _mapped_message(message: Message, change: Change) -> Message:
+    stage = GuardStage.TOOL_RESULTS if message.role is Role.TOOL else GuardStage.INPUT
+    calls = tuple(replace(call, arguments_json=_changed(call.arguments_json, change)) for call in message.tool_calls)
+    return replace(
+        message,
+        content=_changed(message.content, change, stage, is_untrusted=message.role in (Role.USER, Role.TOOL)),
+        reasoning=_changed(message.reasoning, change),
+        tool_calls=calls,
+    )
+
+
+def _changed(text: str, change: Change, stage: GuardStage = GuardStage.INPUT, *, is_untrusted: bool = False) -> str:
+    if not text:
+        return text
+    return change(GuardedText(text, stage, is_untrusted))
