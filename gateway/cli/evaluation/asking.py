@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.output import UsageError
+from gateway.cli.output import UsageError, note
 from gateway.evaluation.suite.files import read_suite
 from gateway.evaluation.suite.model import Suite, hash_of
 from gateway.evaluation.suite.plain_yaml import parse_yaml
@@ -55,14 +55,13 @@ class Asked:
 
     def name_for(self, written: dict[str, Any], suite: Suite | None) -> str:
         """Return the given name, or one that follows from what runs, so that the same command finds its results."""
-        if self.name:
-            if not is_id(self.name):
-                raise UsageError(f"--name {self.name[:140]!r}: use letters, digits and . _ : - only, at most 128")
-            return self.name
         of_suite = hash_of([written, list(self.filters), self.limit])
         if suite is not None:
             of_suite = suite.hash
-        return f"{written['name']}-{hash_of([of_suite, self.settings.as_json()])[:8]}"
+        name = self.name or f"{written['name']}-{hash_of([of_suite, self.settings.as_json()])[:8]}"
+        if not is_id(name):
+            raise UsageError(f"--name {name[:140]!r}: use letters, digits and . _ : - only, at most 128")
+        return name
 
     async def recorded(self, client: AsyncClient, written: dict[str, Any]) -> Suite:
         """Return the suite with the cases of the executions that fit; raises UsageError if none does."""
