@@ -91,7 +91,7 @@ def run(
     as_json: AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Evaluate a suite of cases; the same command continues it after a stop."""
+    """Evaluate a suite; the same command continues it."""
     _check_packages()
     from gateway.cli.evaluation import asking, reports, work  # noqa: PLC0415 - the base package is the client alone
     from gateway.evaluation.suite import requests  # noqa: PLC0415 - as above

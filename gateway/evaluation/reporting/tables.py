@@ -14,6 +14,7 @@ from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
 
 LOWEST = 5
+_ROUNDING = 1e-6  # the cosine of a text with itself is not quite 1
 SHOWN_CHARS = 100
 _DIGITS = {"USD": 6, "s": 3, "tokens": 1}  # after the point; scores have 4
 _NUMBERS = {"cases", "mean", "95 % interval", "pairs", "before", "after", "difference", "p", "adjusted p"}
@@ -100,7 +101,7 @@ def lowest_of(results: Results, result: Result) -> tuple[float, str] | None:
     scores = [
         (score.value, name)
         for name, score in result.scores.items()
-        if not units.get(name) and score.value is not None and score.value < 1
+        if not units.get(name) and score.value is not None and score.value < 1 - _ROUNDING
     ]
     return min(scores, default=None)
 

@@ -10,6 +10,12 @@ from pydantic import ValidationError
 from gateway.evaluation.scoring.scorer import Scorer
 from gateway.evaluation.suite.model import Case, Suite, SuiteError
 
+_REASONS = {
+    "extra_forbidden": "there is no such field",
+    "union_tag_invalid": "there is no scorer {tag!r}: there are {expected_tags}",
+    "union_tag_not_found": "a scorer is written as `exact`, or as `numeric: {{tolerance: 0.1}}`",
+}
+
 
 def suite_of(written: Any) -> Suite:
     """Return a suite from JSON values; cases without a name get one. Raises SuiteError."""
@@ -95,6 +101,6 @@ def _reason_of(error: ValidationError, cases: Any) -> str:
     if path:
         where += f"{'.'.join(path)}: "
     reason = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        reason = "there is no such field"
+    if problem["type"] in _REASONS:
+        reason = _REASONS[problem["type"]].format(**problem.get("ctx", {}))
     return f"{where}{reason[:1].lower()}{reason[1:]}"

@@ -89,19 +89,32 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _expand(fields: dict[str, Any], case: str) -> dict[str, Any]:
-    """Return proto JSON for fields that may have the short forms: mode, schema, system and context."""
-    fields = dict(fields)
+    """Return proto JSON for fields that may have the short forms: mode, schema, system, context, and JSON as it is."""
+    fields = {name: _with_json_texts(name, value) for name, value in fields.items()}
     mode = fields.get("mode")
     if isinstance(mode, str) and not mode.startswith("MODE_"):
         fields["mode"] = f"MODE_{mode.upper()}"
     if "schema" in fields:
-        fields["output"] = {**_object(fields.get("output", {}), "output", case)}
-        fields["output"]["schema_json"] = dump_json(fields.pop("schema"))
+        schema_json = dump_json(fields.pop("schema"))
+        fields["output"] = {**_object(fields.get("output", {}), "output", case), "schema_json": schema_json}
     if "system" in fields:
         fields["prompt"] = {"text": fields.pop("system")}
     if isinstance(fields.get("context"), str):
         fields["context"] = {"collection": fields["context"]}
     return fields
+
+
+def _with_json_texts(name: str, value: Any) -> Any:
+    """Return a value in which fields of JSON texts, whose names end in `_json`, are texts."""
+    if name == "schema":
+        return value
+    if name.endswith("_json") and not isinstance(value, str):
+        return dump_json(value)
+    if isinstance(value, dict):
+        return {inner: _with_json_texts(inner, part) for inner, part in value.items()}
+    if isinstance(value, list):
+        return [_with_json_texts("", part) for part in value]
+    return value
 
 
 def _object(value: Any, name: str, case: str) -> dict[str, Any]:

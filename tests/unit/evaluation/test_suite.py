@@ -129,6 +129,8 @@ def test_a_scorer_of_the_case_takes_the_place_of_that_of_the_suite():
         ({"cases": [{"input": "a"}], "scorers": ["exact"]}, "'case-0001' has no scorer"),
         ({"cases": [{"input": " ", "expected": 1}], "scorers": ["exact"]}, "'case-0001' has no input"),
         ({"cases": [{"input": "a", "expectd": 1}]}, "case 1: expectd: there is no such field"),
+        ({"scorers": ["exakt"]}, "scorers.0: there is no scorer 'exakt': there are 'exact', 'regex'"),
+        ({"scorers": [{"a": 1, "b": 2}]}, "scorers.0: a scorer is written as `exact`"),
         ({"cases": [{"input": "a", "name": "a b"}]}, "case 'a b': name: "),
         ({"cases": [{"input": "a", "name": "n" * 46}]}, "name: "),
         ({"cases": [{"input": "a", "expected": 1, "scorers": ["trajectory"]}]}, "'case-0001' has no tools, which its"),
@@ -178,6 +180,21 @@ def test_a_request_has_the_settings_of_the_suite_under_those_of_the_case(suite):
         message_pb2.ROLE_ASSISTANT,
         message_pb2.ROLE_USER,
     ]
+
+
+def test_json_texts_may_be_written_as_values():
+    step = {"name": "find", "kind": "retrieve", "parameters_json": {"collection": "docs"}}
+    fields = {"mode": "plan", "plan": {"steps": [step]}, "hints": {"options_json": '{"a": 1}'}}
+    suite = suite_of({"cases": [{"input": "a", "expected": 1, "request": fields}], "scorers": ["exact"]})
+    made = request(suite, 0)
+    assert made.plan.steps[0].parameters_json == '{"collection":"docs"}'
+    assert made.hints.options_json == '{"a": 1}'
+
+
+def test_a_schema_keeps_fields_that_are_named_like_json_texts():
+    fields = {"mode": "structured", "schema": {"properties": {"a_json": {"type": "string"}}}}
+    suite = suite_of({"cases": [{"input": "a", "expected": 1, "request": fields}], "scorers": ["exact"]})
+    assert request(suite, 0).output.schema_json == '{"properties":{"a_json":{"type":"string"}}}'
 
 
 def test_the_model_of_the_command_wins_and_its_timeout_does_not():
