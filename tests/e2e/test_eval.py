@@ -57,11 +57,12 @@ def test_200_cases_that_are_killed_in_the_middle_are_not_repeated(system, tmp_pa
 
 
 def test_two_evaluations_on_the_real_system_are_compared(system, tmp_path):
-    suite = tmp_path / "few.json"
-    suite.write_text(json.dumps({**SUITE, "cases": SUITE["cases"][:6]}), encoding="utf-8")
-    for name in ("one", "two"):
-        system.run("pagantic", "eval", suite, "--name", name, "--folder", tmp_path)
+    suite = ROOT / "deploy" / "examples" / "suite.yaml"
+    system.run("pagantic", "eval", suite, "--name", "one", "--folder", tmp_path)
+    gate = ("--baseline", "one", "--min-score", "trajectory=1", "--min-score", "schema=1", "--max-regression", "0")
+    passed = system.run("pagantic", "eval", suite, "--name", "two", "--folder", tmp_path, *gate)
+    assert "gate: passed" in passed.stderr
     page = tmp_path / "page.html"
     compared = system.run("pagantic", "eval", "compare", "one", "two", "--folder", tmp_path, "--html", page)
-    assert "compared with one: 6 pairs" in compared.stdout
+    assert "compared with one: 3 pairs" in compared.stdout
     assert "Compared with one" in page.read_text(encoding="utf-8")

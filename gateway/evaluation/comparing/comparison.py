@@ -25,7 +25,7 @@ class ScoredCase:
 class Difference:
     """The paired difference of one score, after minus before, over all cases or those of a tag.
 
-    `p` is the probability of such a difference if there were none; `p_adjusted` that for as many rows as there are.
+    `p` is the probability of such a difference if there were none; `p_adjusted` is that for as many scores, or measures.
     """
 
     scorer: str
@@ -118,8 +118,12 @@ def _row(both: Sequence[tuple[float, float]], scorer: str, unit: str, tag: str, 
 
 
 def _adjusted(rows: Sequence[Difference]) -> list[Difference]:
-    adjusted = adjust_for_several([row.p for row in rows])
-    return [replace(row, p_adjusted=p) for row, p in zip(rows, adjusted, strict=True)]
+    """Return rows whose p is adjusted for the number of scores, or of measures: these do not make scores less sure."""
+    by_kind = {
+        is_measure: iter(adjust_for_several([row.p for row in rows if bool(row.unit) is is_measure]))
+        for is_measure in (False, True)
+    }
+    return [replace(row, p_adjusted=next(by_kind[bool(row.unit)])) for row in rows]
 
 
 def mean_of(values: Iterable[float]) -> float:

@@ -89,6 +89,8 @@ def test_several_scores_are_adjusted_together():
     names = [f"s{index}" for index in range(5)]
     before = {f"c{index}": ScoredCase("k", (), dict.fromkeys(names, 1.0)) for index in range(8)}
     after = {f"c{index}": ScoredCase("k", (), dict.fromkeys(names, 0.0)) for index in range(8)}
-    for row in compare(before, after, dict.fromkeys(names, "")).overall:
+    *scores, measure = compare(before, after, {**dict.fromkeys(names[:4], ""), names[4]: "s"}).overall
+    for row in scores:
         assert row.p == pytest.approx(2 / 2**8, abs=0.003)
-        assert row.p_adjusted == pytest.approx(5 * row.p, rel=0.01)
+        assert row.p_adjusted == pytest.approx(4 * row.p, rel=0.01)
+    assert measure.p_adjusted == measure.p, "measures are counted on their own"
