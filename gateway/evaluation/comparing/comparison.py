@@ -25,7 +25,7 @@ class ScoredCase:
 class Difference:
     """The paired difference of one score, after minus before, over all cases or those of a tag.
 
-    `p` is the probability of such a difference if there were none; `p_adjusted` is that for as many scores, or measures.
+    `p` is the probability of such a difference if there were none; `p_adjusted` that for as many scores or measures.
     """
 
     scorer: str

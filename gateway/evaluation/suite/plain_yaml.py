@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import yaml
 
 from gateway.evaluation.suite.model import SuiteError
+from pagantic_common.domain.text.json_text import parse_json
 
 _NUMBERS_AND_WORDS = (
     ("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), "tf"),
@@ -44,9 +46,10 @@ for _tag, _pattern, _first in _NUMBERS_AND_WORDS:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML into the values of JSON; raises SuiteError, with the line."""
+    """Parse YAML into the values of JSON, within JSON's limits; raises SuiteError, with the line where it is known."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return parse_json(json.dumps(value), is_rewritable=True)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise SuiteError(f"it is not YAML: line {line}: {error.problem}") from None

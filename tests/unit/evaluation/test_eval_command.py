@@ -6,6 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from gateway.cli.evaluation import commands
 from gateway.cli.main import app
 from gateway.evaluation.running import evaluation
 from pagantic.common.v1 import error_pb2, message_pb2
@@ -267,6 +268,13 @@ def test_wrong_usage_is_reported(pagantic, write, arguments, reason):
     write(CASES, scorers=["exact"])
     result = pagantic(*arguments)
     assert (result.exit_code, reason in result.stderr) == (2, True), result.stderr
+
+
+def test_a_client_without_the_packages_says_how_to_have_them(pagantic, write, monkeypatch):
+    monkeypatch.setattr(commands, "PACKAGES", ("a_package_that_nobody_has",))
+    for arguments in ([write(CASES, scorers=["exact"])], ["compare", "a", "b"], ["show", "a"]):
+        result = pagantic(*arguments)
+        assert (result.exit_code, "pip install 'pagantic[eval]'" in result.stderr) == (2, True)
 
 
 def test_a_system_that_is_not_there_is_named_and_leaves_no_results(pagantic, write, tmp_path):

@@ -96,6 +96,9 @@ QuotingDumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(
         ("[" * 2000, "not YAML"),
         ("a: 1\n---\nb: 2", "another document"),
         ("\x00", "not YAML"),
+        ('"\\ud800"', "half of a surrogate pair"),
+        ("1e999", "not JSON"),
+        ("[" * 257 + "]" * 257, "nested too deeply"),
     ],
 )
 def test_yaml_that_is_more_than_json_is_refused(text, reason):
