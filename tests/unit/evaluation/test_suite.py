@@ -17,6 +17,7 @@ from gateway.evaluation.suite.requests import Settings, request_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.domain.ids import is_id
+from tests.support.pages import ROOT, blocks
 
 SUITE = """
 name: shop
@@ -223,6 +224,14 @@ def test_a_decision_neither_runs_in_the_background_nor_has_a_seed():
     )
     made = request(suite, 0, seed=1)
     assert (made.background, made.hints.HasField("seed")) == (False, False)
+
+
+def test_the_examples_that_people_read_are_suites():
+    (page,) = blocks((ROOT / "deploy" / "docs" / "evaluation.md").read_text(encoding="utf-8"), "yaml")
+    for written in (parse_yaml(page), read_suite(ROOT / "deploy" / "examples" / "suite.yaml")):
+        example = suite_of(written)
+        for case in example.cases:
+            assert request_of(example, case, Settings(), "e1").messages
 
 
 @pytest.mark.parametrize(
