@@ -32,6 +32,7 @@ class Asked:
     name: str
     folder: Path
     parallel: int
+    retries_failed: bool
     settings: Settings
     address: str
 

@@ -77,6 +77,9 @@ def run(
     ] = "",
     folder: Folder = FOLDER,
     parallel: Annotated[int, typer.Option(metavar="N", min=1, max=MAX_PARALLEL, help="Cases at once.")] = 4,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also send cases again that failed, or lack a score.")
+    ] = False,
     model: options.Model = "",
     seed: options.Seed = None,
     timeout: Annotated[
@@ -105,6 +108,7 @@ def run(
             name=name,
             folder=folder,
             parallel=parallel,
+            retries_failed=retry_failed,
             settings=requests.Settings(model=model, seed=seed, timeout_s=timeout),
             address=address,
         )

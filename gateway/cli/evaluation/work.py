@@ -67,23 +67,23 @@ class _Work:
                 request_of(suite, case, self.asked.settings, "check")
             if results is None:
                 results = self.file.begin(await self._header(client, suite))
-            if results.is_complete:
+            evaluating = Evaluating(client, suite, self.asked.settings, self.file, self.asked.retries_failed)
+            if not evaluating.pending():
                 note(f"{self.name!r} has all results: this is its report. For another evaluation, name it with --name")
                 return results
             if results.by_case:
                 note(f"{self.name!r} continues: {len(results.by_case)} of {len(suite.cases)} cases have results")
-            await self._send(client, suite, results)
+            await self._send(evaluating, results)
         note(f"results: {self.file.path}")
         return results
 
-    async def _send(self, client: AsyncClient, suite: Suite, results: Results) -> None:
+    async def _send(self, evaluating: Evaluating, results: Results) -> None:
         with showing_progress() as progress:
 
             def on_result(_result: Result) -> None:
                 failed = sum(bool(result.error) for result in results.by_case.values())
-                progress.show(f"{len(results.by_case)} of {len(suite.cases)} cases, {failed} failed")
+                progress.show(f"{len(results.by_case)} of {results.case_count} cases, {failed} failed")
 
-            evaluating = Evaluating(client, suite, self.asked.settings, self.file)
             await evaluating.evaluate(results.header.id, parallel=self.asked.parallel, on_result=on_result)
 
     def _suite_of_before(self, header: Header, suite: Suite | None) -> Suite:

@@ -3,7 +3,8 @@
 1. The id of a case's request follows from the evaluation and the case, so that sending it again joins it, or returns
    its stored response: what a kill interrupts is not executed again.
 2. A result is stored before its case counts as done; a case with a result is not sent.
-3. A failed case is a result. Only a system that is gone, or does not know the caller, stops the evaluation.
+3. A failed case is a result. Only a system that is gone, does not know the caller, or lets it spend no more stops the
+   evaluation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from pagantic_common.rpc.status import status_code_of
 PATIENCE_S = 60.0  # how long a system may be gone before the evaluation stops
 WAIT_S = 0.5
 MAX_WAIT_S = 10.0
-_ABOUT_THE_CALLER = frozenset({ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED})
+_ABOUT_THE_CALLER = frozenset(
+    {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.QUOTA_BUDGET}
+)
 
 OnResult = Callable[[Result], None]
 T = TypeVar("T")
@@ -44,6 +47,8 @@ class Evaluating:
         suite: The cases.
         settings: What the command sets for all cases.
         file: Where the results go; its header is written.
+        retries_failed: Whether failed cases are sent again. The system runs again what may succeed, and returns other
+            stored failures.
         patience_s: How long a system may be gone.
     """
 
@@ -51,12 +56,19 @@ class Evaluating:
     suite: Suite
     settings: Settings
     file: ResultsFile
+    retries_failed: bool = False
     patience_s: float = PATIENCE_S
 
-    async def evaluate(self, evaluation_id: str, *, parallel: int, on_result: OnResult) -> None:
-        """Evaluate all cases, `parallel` at once; raises the PaganticError that stops the evaluation."""
+    def pending(self) -> list[Case]:
+        """Return the cases without a result; with `retries_failed` also those that failed, or lack a score."""
         done = self.file.results.by_case if self.file.results else {}
-        pending = iter([case for case in self.suite.cases if case.name not in done])
+        if self.retries_failed:
+            done = {name: result for name, result in done.items() if not result.is_incomplete}
+        return [case for case in self.suite.cases if case.name not in done]
+
+    async def evaluate(self, evaluation_id: str, *, parallel: int, on_result: OnResult) -> None:
+        """Evaluate the pending cases, `parallel` at once; raises the PaganticError that stops the evaluation."""
+        pending = iter(self.pending())
         workers = [asyncio.ensure_future(self._work(pending, evaluation_id, on_result)) for _ in range(parallel)]
         try:
             await asyncio.gather(*workers)
@@ -98,7 +110,7 @@ class Evaluating:
                 return await work()
             except (Unavailable, Overloaded) as error:
                 wait_s = max(wait_s, error.retry_after_s or 0.0)
-                if time.monotonic() + wait_s > until_s:
+                if error.code in _ABOUT_THE_CALLER or time.monotonic() + wait_s > until_s:
                     raise
             await asyncio.sleep(wait_s)
             wait_s = min(MAX_WAIT_S, 2 * wait_s)

@@ -72,6 +72,11 @@ class Result(_Line):
     output_tokens: int = 0
     ended_at: str = ""
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the case failed, or lacks a score."""
+        return bool(self.error) or any(score.value is None for score in self.scores.values())
+
 
 class Results:
     """A header, and the results by case."""
@@ -191,4 +196,4 @@ def _read_line(kind: type[LineT], line: bytes, path: Path, number: int) -> LineT
 
 
 def _reason(path: Path, error: OSError) -> str:
-    return f"cannot open {str(path)!r}: {(error.strerror or str(error)).lower()}"
+    return f"cannot use {str(path)!r}: {(error.strerror or str(error)).lower()}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
@@ -9,12 +10,13 @@ from typer.testing import CliRunner
 from gateway.cli.evaluation import commands
 from gateway.cli.main import app
 from gateway.evaluation.running import evaluation
-from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.common.v1 import chunk_pb2, error_pb2, message_pb2
+from pagantic.context.v1 import context_service_pb2
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unauthenticated, Unavailable
-from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
+from tests.unit.client.scripted_orchestrator import ScriptedCollections, ScriptedOrchestrator, serving
 
 CASES = [
     {"name": f"c{index}", "input": f"say {index}", "expected": str(index), "rubric": "short"} for index in range(6)
@@ -172,6 +174,23 @@ def test_a_failed_case_is_a_result_with_its_code(pagantic, write):
     assert (failed["error_message"], failed["scores"]["exact"]["value"]) == ("broken", 0)
 
 
+def test_failed_cases_are_sent_again_only_when_asked_for(pagantic, door, write):
+    suite = write([*CASES, {"input": "please fail", "expected": "fail"}], scorers=["exact"])
+    pagantic(suite, "--name", "n")
+    pagantic(suite, "--name", "n")
+    assert len(door.ids) == 7
+    result = pagantic(suite, "--name", "n", "--retry-failed", "--json")
+    assert door.ids[7:] == [name for name in door.ids[:7] if name.endswith("case-0007")]
+    assert len(report_of(result)["results"]) == 7
+
+
+def test_a_spent_budget_stops_the_evaluation_at_once(pagantic, door, write):
+    door.refusals = [Overloaded("spent", code=ErrorCode.QUOTA_BUDGET, retry_after_s=0.001)]
+    result = pagantic(write(CASES, scorers=["exact"]), "--parallel", 1)
+    assert (result.exit_code, door.ids) == (3, [])
+    assert "QUOTA_BUDGET" in result.stderr
+
+
 def test_a_system_that_is_busy_or_gone_for_a_while_is_asked_again(pagantic, door, write):
     door.refusals = [Overloaded("full", retry_after_s=0.001), Unavailable("starting"), None]
     result = pagantic(write(CASES, scorers=["exact"]), "--json", "--parallel", 1)
@@ -234,6 +253,31 @@ def test_two_evaluations_are_compared_and_a_page_is_written(pagantic, door, writ
     assert "b: 40 of 40 cases" in pagantic("show", "b").stdout
 
 
+class Library(ScriptedCollections):
+    """Finds two chunks, and keeps the policies."""
+
+    def __init__(self):
+        super().__init__()
+        self.policies = []
+
+    async def Retrieve(self, request, _context):
+        self.policies.append(request.policy)
+        chunks = [chunk_pb2.Chunk(source="b", content="other"), chunk_pb2.Chunk(source="a", content="the lamp is red")]
+        return context_service_pb2.RetrieveResponse(chunks=chunks)
+
+
+def test_retrieval_is_scored_by_the_policy_of_the_request_and_done_once(door, write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    library = Library()
+    case = {"input": "say it", "relevant": ["a", "c"], "request": {"context": {"collection": "docs", "max_chunks": 7}}}
+    suite = write([case], scorers=["ndcg", "recall", "quotes"])
+    with serving(door, library) as address:
+        result = CliRunner().invoke(app, ["eval", suite, "--json"], env={"PAGANTIC_ADDRESS": address})
+    means = {mean["scorer"]: mean["mean"] for mean in report_of(result)["figures"]["means"]}
+    assert means == pytest.approx({"ndcg": (1 / math.log2(3)) / (1 + 1 / math.log2(3)), "recall": 0.5, "quotes": 0})
+    assert [(policy.collection, policy.max_chunks) for policy in library.policies] == [("docs", 7)]
+
+
 def test_recorded_executions_are_cases(pagantic, door):
     sent = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_CHAT,
@@ -261,7 +305,7 @@ def test_recorded_executions_are_cases(pagantic, door):
         (["suite.json", "--name", "../x"], "use letters, digits"),
         (["suite.json", "--from-executions", "all"], "not from both"),
         (["suite.json", "--scorer", "exakt"], "exakt"),
-        (["compare", "a", "b"], "cannot open"),
+        (["compare", "a", "b"], "cannot use"),
     ],
 )
 def test_wrong_usage_is_reported(pagantic, write, arguments, reason):

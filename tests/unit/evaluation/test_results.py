@@ -89,12 +89,12 @@ def test_a_line_that_is_no_result_is_named(path, line):
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path):
-    with pytest.raises(ResultsError, match=r"cannot open .*no such file"):
+    with pytest.raises(ResultsError, match=r"cannot use .*no such file"):
         read_results(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(ResultsError, match="is empty"):
         read_results(tmp_path / "empty.jsonl")
-    with pytest.raises(ResultsError, match="cannot open"), ResultsFile(tmp_path / "empty.jsonl" / "x.jsonl"):
+    with pytest.raises(ResultsError, match="cannot use"), ResultsFile(tmp_path / "empty.jsonl" / "x.jsonl"):
         pass
     folder = tmp_path / "folder.jsonl"
     folder.mkdir()
