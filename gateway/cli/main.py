@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, doctor, requests
+from gateway.cli import catalog, chat, requests
 from gateway.cli.calibration import answerability, decisions
+from gateway.cli.evaluation import commands
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
-from gateway.cli.serving import http, local, mcp, tuning
+from gateway.cli.serving import doctor, http, local, mcp, tuning
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -60,6 +61,7 @@ app.add_typer(keys.keys, name="keys")
 app.add_typer(budgets.budgets, name="budgets")
 app.add_typer(audit.audit, name="audit")
 app.add_typer(documents.collections, name="collections")
+app.add_typer(commands.evaluations, name="eval")
 
 
 def _print_version(value: bool) -> None:

@@ -132,7 +132,9 @@ class Progress:
         self._characters += len(text)
         waited_s = time.monotonic() - self._started_s
         if self._status is not None:
-            words = f"{plain_text(what)} … {waited_s:.0f} s, {self._characters} characters"
+            words = f"{plain_text(what)} … {waited_s:.0f} s"
+            if self._characters:
+                words += f", {self._characters} characters"
             self._status.update(Text(words, style="dim"))
 
 

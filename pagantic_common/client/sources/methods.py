@@ -38,10 +38,15 @@ class Sources(Models):
         raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
 
     async def retrieve(
-        self, collection: str, query: str, *, max_chunks: int = RETRIEVED_CHUNKS
+        self, collection: str | policy_pb2.ContextPolicy, query: str, *, max_chunks: int = RETRIEVED_CHUNKS
     ) -> Sequence[chunk_pb2.Chunk]:
-        """Return the chunks of a collection that fit a query, the best first; raises NotFound."""
-        policy = policy_pb2.ContextPolicy(collection=collection, max_chunks=max_chunks)
+        """Return the chunks of a collection that fit a query, the best first; raises NotFound.
+
+        In place of a name and `max_chunks` it takes a policy, of which only the search counts.
+        """
+        policy = collection
+        if isinstance(policy, str):
+            policy = policy_pb2.ContextPolicy(collection=policy, max_chunks=max_chunks)
         request = context_service_pb2.RetrieveRequest(query=query, policy=policy)
         return (await self._call(self._context_stub().Retrieve, request)).chunks
 

@@ -8,9 +8,8 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import doctor
 from gateway.cli.main import app
-from gateway.cli.serving import local
+from gateway.cli.serving import doctor, local
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving

@@ -1,0 +1,83 @@
+"""Statistics of paired differences by resampling. The same seed gives the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+MIN_PAIRS = 2  # a single pair has no spread
+_NUMBERS_AT_ONCE = 2_000_000  # bounds the memory of one draw
+_TOLERANCE = 1e-12  # sums of the same numbers in another order differ by less, relative to their size
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bounds of a mean at a confidence of 95 %."""
+
+    low: float
+    high: float
+
+
+def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
+    """Return the bootstrap's percentile interval of the mean; None for fewer than 2 values.
+
+    Of paired differences this is the paired bootstrap. Source: Efron, Tibshirani: An Introduction to the Bootstrap, 13.
+    """
+    if len(values) < MIN_PAIRS:
+        return None
+    sample = np.asarray(values, dtype=np.float64)
+    random = np.random.default_rng(seed)
+
+    def draw(count: int) -> Values:
+        means: Values = sample[random.integers(0, len(sample), size=(count, len(sample)))].mean(axis=1)
+        return means
+
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(_drawn(draw, len(sample)), [tail, 1 - tail])
+    return Interval(float(low), float(high))
+
+
+def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
+    """Return the two-sided probability of a mean as far from 0 as this one, if there were no difference.
+
+    Without a difference each sign is as likely as the other, so signs are drawn (a paired randomization test); the
+    observed signs count as one draw, so the p is valid for any number of pairs, and never 0. It is 1 without a pair.
+    """
+    sample = np.asarray([value for value in differences if value], dtype=np.float64)
+    if not len(sample):
+        return 1.0
+    random = np.random.default_rng(seed)
+    observed = abs(sample.sum())
+    least = observed - _TOLERANCE * np.abs(sample).sum()
+
+    def draw(count: int) -> Values:
+        signs = random.integers(0, 2, size=(count, len(sample)), dtype=np.int8) * 2 - 1
+        return np.abs(signs @ sample)
+
+    as_far = int((_drawn(draw, len(sample)) >= least).sum())
+    return (as_far + 1) / (RESAMPLES + 1)
+
+
+def adjust_for_several(probabilities: Sequence[float]) -> list[float]:
+    """Return probabilities adjusted for their number, so that the chance of any false alarm stays. Source: Holm."""
+    order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
+    adjusted = [1.0] * len(probabilities)
+    highest = 0.0
+    for rank, position in enumerate(order):
+        highest = max(highest, probabilities[position] * (len(probabilities) - rank))
+        adjusted[position] = min(1.0, highest)
+    return adjusted
+
+
+def _drawn(draw: Callable[[int], Values], size: int) -> Values:
+    """Return RESAMPLES draws, made in parts of bounded size."""
+    at_once = max(1, _NUMBERS_AT_ONCE // size)
+    counts = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
+    return np.concatenate([draw(count) for count in counts])

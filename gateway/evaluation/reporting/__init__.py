@@ -1,0 +1,1 @@
+"""Reports of evaluations: their figures, as tables, as JSON and as a page of HTML."""

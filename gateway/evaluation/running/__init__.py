@@ -1,0 +1,1 @@
+"""Runs a suite: sends its cases side by side, scores the answers, and keeps each result before the next."""

@@ -1,0 +1,159 @@
+"""Sends the cases of a suite, some at once, and scores their answers.
+
+1. The id of a case's request follows from the evaluation and the case, so that sending it again joins it, or returns
+   its stored response: what a kill interrupts is not executed again.
+2. A result is stored before its case counts as done; a case with a result is not sent.
+3. A failed case is a result. Only a system that is gone, does not know the caller, or lets it spend no more stops the
+   evaluation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from gateway.evaluation.running.results import MAX_OUTPUT_CHARS, Result, ResultsFile, StoredScore
+from gateway.evaluation.scoring.answer import MISSING, Answer, answer_of
+from gateway.evaluation.scoring.scorer import MAX_NOTE_CHARS, Score, Scorer, Subject, score_of
+from gateway.evaluation.suite.model import Case, Suite
+from gateway.evaluation.suite.requests import Settings, request_of
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
+from pagantic_common.rpc.status import status_code_of
+
+PATIENCE_S = 60.0  # how long a system may be gone before the evaluation stops
+WAIT_S = 0.5
+MAX_WAIT_S = 10.0
+_ABOUT_THE_CALLER = frozenset(
+    {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.QUOTA_BUDGET}
+)
+
+OnResult = Callable[[Result], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluating:
+    """Evaluates the cases of a suite that have no result yet.
+
+    Args:
+        client: The ordinary door of the system.
+        suite: The cases.
+        settings: What the command sets for all cases.
+        file: Where the results go; its header is written.
+        retries_failed: Whether failed cases are sent again. The system runs again what may succeed, and returns other
+            stored failures.
+        patience_s: How long a system may be gone.
+    """
+
+    client: AsyncClient
+    suite: Suite
+    settings: Settings
+    file: ResultsFile
+    retries_failed: bool = False
+    patience_s: float = PATIENCE_S
+
+    def pending(self) -> list[Case]:
+        """Return the cases without a result; with `retries_failed` also those that failed, or lack a score."""
+        done = self.file.results.by_case if self.file.results else {}
+        if self.retries_failed:
+            done = {name: result for name, result in done.items() if not result.is_incomplete}
+        return [case for case in self.suite.cases if case.name not in done]
+
+    async def evaluate(self, evaluation_id: str, *, parallel: int, on_result: OnResult) -> None:
+        """Evaluate the pending cases, `parallel` at once; raises the PaganticError that stops the evaluation."""
+        pending = iter(self.pending())
+        workers = [asyncio.ensure_future(self._work(pending, evaluation_id, on_result)) for _ in range(parallel)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, pending: Iterator[Case], evaluation_id: str, on_result: OnResult) -> None:
+        for case in pending:
+            request = request_of(self.suite, case, self.settings, evaluation_id)
+            answer = await self._answer_of(request)
+            subject = Subject(case.expectation, request, answer, self.client)
+            scores = {scorer.label: await self._score_of(scorer, subject) for scorer in self.suite.scorers_of(case)}
+            result = result_of(case, request.request_id, answer, scores)
+            self.file.append(result)
+            on_result(result)
+
+    async def _answer_of(self, request: execution_pb2.SystemRequest) -> Answer:
+        try:
+            return answer_of(await self._patiently(lambda: self._events_of(request)))
+        except PaganticError as error:
+            _raise_if_general(error)
+            return Answer(execution_pb2.SystemResponse(), "", MISSING, error=_code_of(error), error_message=str(error))
+
+    async def _score_of(self, scorer: Scorer, subject: Subject) -> Score:
+        try:
+            return await self._patiently(lambda: score_of(scorer, subject))
+        except PaganticError as error:
+            _raise_if_general(error)
+            return Score(None, f"{_code_of(error)}: {error}"[:MAX_NOTE_CHARS])
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of work that is done again while the system is gone or overloaded."""
+        until_s = time.monotonic() + self.patience_s
+        wait_s = WAIT_S
+        while True:
+            try:
+                return await work()
+            except (Unavailable, Overloaded) as error:
+                wait_s = max(wait_s, error.retry_after_s or 0.0)
+                if error.code in _ABOUT_THE_CALLER or time.monotonic() + wait_s > until_s:
+                    raise
+            await asyncio.sleep(wait_s)
+            wait_s = min(MAX_WAIT_S, 2 * wait_s)
+
+    async def _events_of(self, request: execution_pb2.SystemRequest) -> list[event_pb2.ExecutionEvent]:
+        async with aclosing(self.client.stream(request)) as events:
+            return [event async for event in events if not event.HasField("content_delta")]
+
+
+def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Score]) -> Result:
+    """Return what is stored of a case."""
+    usage = answer.response.token_usage
+    seed = None
+    if answer.response.HasField("effective_seed"):
+        seed = answer.response.effective_seed
+    return Result(
+        case=case.name,
+        key=case.key,
+        tags=list(case.tags),
+        request_id=request_id,
+        scores={
+            name: StoredScore(value=score.value, note=score.note, confidence=score.confidence)
+            for name, score in scores.items()
+        },
+        output=answer.text[:MAX_OUTPUT_CHARS],
+        error=answer.error,
+        error_message=answer.error_message,
+        model=answer.model,
+        seed=seed,
+        latency_s=answer.latency_s,
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=usage.output_tokens,
+        ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _raise_if_general(error: PaganticError) -> None:
+    """Raise an error that every other case would have, too."""
+    if isinstance(error, Unavailable) or error.code in _ABOUT_THE_CALLER:
+        raise error
+
+
+def _code_of(error: PaganticError) -> str:
+    if error.code is not None:
+        return error.code.value
+    return status_code_of(error).name

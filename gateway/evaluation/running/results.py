@@ -1,0 +1,199 @@
+"""The file of an evaluation: JSON Lines, its first line what ran, each other one the result of a case.
+
+Each line is on the disk before the work goes on, and a line that a kill has torn is cut off when the file is opened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+MAX_OUTPUT_CHARS = 20_000
+
+
+class ResultsError(ValueError):
+    """A results file cannot be read or written; the message gives the reason."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+LineT = TypeVar("LineT", bound=_Line)
+
+
+class Header(_Line):
+    """What ran: the suite as JSON with its hash, the settings of the command, versions, and the units of scorers."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    format: Literal[1] = 1
+    id: str
+    name: str
+    started_at: str
+    suite: dict[str, Any]
+    suite_hash: str
+    settings: dict[str, Any]
+    units: dict[str, str]
+    versions: dict[str, str]
+
+
+class StoredScore(_Line):
+    """A score; `value` is None where there is none, and `note` says why."""
+
+    value: float | None
+    note: str = ""
+    confidence: float | None = None
+
+
+class Result(_Line):
+    """The result of a case. `key` is the hash of what was asked and expected; `error` is a code, or empty."""
+
+    kind: Literal["result"] = "result"
+    case: str
+    key: str
+    tags: list[str] = []
+    request_id: str
+    scores: dict[str, StoredScore]
+    output: str = ""
+    error: str = ""
+    error_message: str = ""
+    model: str = ""
+    seed: int | None = None
+    latency_s: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    ended_at: str = ""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the case failed, or lacks a score."""
+        return bool(self.error) or any(score.value is None for score in self.scores.values())
+
+
+class Results:
+    """A header, and the results by case."""
+
+    def __init__(self, header: Header, by_case: Mapping[str, Result]) -> None:
+        self.header = header
+        self.by_case = dict(by_case)
+
+    @property
+    def case_count(self) -> int:
+        """The number of cases of the suite."""
+        return len(self.header.suite["cases"])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each case has a result."""
+        return len(self.by_case) == self.case_count
+
+
+class ResultsFile:
+    """A results file that one program writes; a context manager. Raises ResultsError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results: Results | None = None
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(descriptor, "r+b", buffering=0)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            data = self._file.read()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                self._file.truncate(whole)
+            self.results = _parse(data[:whole], self.path)
+        except BlockingIOError:
+            self._close()
+            raise ResultsError(f"another command is at work on {str(self.path)!r}: wait for its end") from None
+        except OSError as error:
+            self._close()
+            raise ResultsError(_reason(self.path, error)) from None
+        except ResultsError:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def begin(self, header: Header) -> Results:
+        """Write the header of an empty file."""
+        self._write(header)
+        with suppress(OSError):  # some file systems cannot sync a folder
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        self.results = Results(header, {})
+        return self.results
+
+    def append(self, result: Result) -> None:
+        """Write the result of a case, and return when it is on the disk."""
+        self._write(result)
+        if self.results is not None:
+            self.results.by_case[result.case] = result
+
+    def _write(self, line: _Line) -> None:
+        if self._file is None:
+            raise ResultsError(f"{str(self.path)!r} is not open")
+        # Half of a surrogate pair, which a model's JSON may have, is written as an escape.
+        text = json.dumps(line.model_dump(mode="python"), separators=(",", ":"))
+        try:
+            data = memoryview(text.encode() + b"\n")
+            while data:
+                data = data[self._file.write(data) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ResultsError(_reason(self.path, error)) from None
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_results(path: Path) -> Results:
+    """Return the results of a file, also while another program writes it; raises ResultsError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ResultsError(_reason(path, error)) from None
+    results = _parse(data[: data.rfind(b"\n") + 1], path)
+    if results is None:
+        raise ResultsError(f"{str(path)!r} is empty")
+    return results
+
+
+def _parse(data: bytes, path: Path) -> Results | None:
+    """Return the results of whole lines, of which a case's last one counts; None without a line."""
+    lines = data.splitlines()
+    if not lines:
+        return None
+    header = _read_line(Header, lines[0], path, 1)
+    results = [_read_line(Result, line, path, number) for number, line in enumerate(lines[1:], 2)]
+    return Results(header, {result.case: result for result in results})
+
+
+def _read_line(kind: type[LineT], line: bytes, path: Path, number: int) -> LineT:
+    try:
+        return kind.model_validate(json.loads(line))
+    except (ValidationError, ValueError):
+        raise ResultsError(f"line {number} of {str(path)!r} is no line of an evaluation's results") from None
+
+
+def _reason(path: Path, error: OSError) -> str:
+    return f"cannot use {str(path)!r}: {(error.strerror or str(error)).lower()}"

@@ -1,0 +1,1 @@
+"""Scores of answers: what a case expects is held against what came. Judge and embeddings are reached by a port."""

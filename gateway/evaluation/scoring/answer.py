@@ -1,0 +1,119 @@
+"""An answer as scorers see it: text, value, tool calls, citations and measures, from the events of an execution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
+from pagantic_common.client.descriptions import error_code_name
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+
+MISSING = object()  # the answer has no JSON value; null is a value
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool call that the model asked for."""
+
+    name: str
+    arguments: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of a case. `value` is MISSING without a JSON document; `error` is a code, or empty."""
+
+    response: execution_pb2.SystemResponse
+    text: str
+    value: Any
+    tools: tuple[ToolUse, ...] = ()
+    model: str = ""
+    latency_s: float | None = None
+    error: str = ""
+    error_message: str = ""
+
+    def part(self, pointer: str) -> Any:
+        """Return the part of the value that a JSON pointer names; MISSING where there is none. Source: RFC 6901."""
+        part = self.value
+        for name in pointer.split("/")[1:]:
+            part = _member(part, name.replace("~1", "/").replace("~0", "~"))
+        return part
+
+
+def answer_of(events: Sequence[event_pb2.ExecutionEvent]) -> Answer:
+    """Return the answer that the events of an ended execution give."""
+    response = execution_pb2.SystemResponse()
+    model, latency_s = "", None
+    for event in events:
+        model = event.inference_end.model or model
+        if event.HasField("completed"):
+            response = event.completed.response
+            if event.HasField("duration"):
+                latency_s = event.duration.ToNanoseconds() / 1e9
+    return answer_of_response(response, model=model, latency_s=latency_s)
+
+
+def answer_of_response(
+    response: execution_pb2.SystemResponse, *, model: str = "", latency_s: float | None = None
+) -> Answer:
+    """Return the answer that a response gives."""
+    error, message = "", ""
+    if response.HasField("error"):
+        error, message = error_code_name(response.error.code), response.error.message
+    text, value = _text_and_value(response)
+    return Answer(
+        response=response,
+        text=text,
+        value=value,
+        tools=tuple(_tools_of(response)),
+        model=model,
+        latency_s=latency_s,
+        error=error,
+        error_message=message,
+    )
+
+
+def _text_and_value(response: execution_pb2.SystemResponse) -> tuple[str, Any]:
+    if response.decisions:
+        values = [value_of_decision(decision) for decision in response.decisions]
+        value: Any = values
+        if len(values) == 1:
+            value = values[0]
+        return response.content, value
+    document = response.structured_output_json or response.content
+    return response.content or document, parsed(document)
+
+
+def value_of_decision(decision: decision_pb2.Decision) -> Any:
+    """Return whether a predicate is likelier true, the position of a choice, or the value of a score."""
+    match decision.WhichOneof("answer"):
+        case "predicate":
+            return decision.predicate.probability > 0.5  # noqa: PLR2004 - likelier than not
+        case "choice":
+            return decision.choice.index
+        case "score":
+            return decision.score.score
+    return None
+
+
+def parsed(document: str) -> Any:
+    """Return the JSON value of a text, or MISSING."""
+    try:
+        return parse_json(document)
+    except JsonTextError:
+        return MISSING
+
+
+def _tools_of(response: execution_pb2.SystemResponse) -> list[ToolUse]:
+    made = [ToolUse(call.name, parsed(call.arguments_json)) for call in response.tool_calls_made]
+    return made + [ToolUse(call.name, parsed(call.arguments_json)) for call in response.tool_calls]
+
+
+def _member(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(name, MISSING)
+    if isinstance(value, list):
+        return dict(zip(map(str, range(len(value))), value, strict=True)).get(name, MISSING)
+    return MISSING

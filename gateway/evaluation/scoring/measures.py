@@ -1,0 +1,55 @@
+"""Measures of an answer that are no judgement of it: its time, its tokens and its cost."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from gateway.evaluation.scoring.scorer import Score, Scorer, Subject
+
+_TOKENS_PER_PRICE = 1_000_000
+MAX_PRICE_USD = 1e9
+
+
+class Latency(Scorer):
+    """The time of the execution from its admission to its end; that of a stored answer is the time that it took."""
+
+    unit: ClassVar[str] = "s"
+    type: Literal["latency"] = "latency"
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Return the time; there is none of a request that was not admitted."""
+        return Score(subject.answer.latency_s)
+
+
+class Tokens(Scorer):
+    """Prompt and output tokens of all inferences of the execution."""
+
+    unit: ClassVar[str] = "tokens"
+    type: Literal["tokens"] = "tokens"
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Return their sum."""
+        usage = subject.answer.response.token_usage
+        return Score(float(usage.prompt_tokens + usage.output_tokens))
+
+
+class Cost(Scorer):
+    """The cost at prices in USD per million tokens; `cached_prompt` is by default that of `prompt`."""
+
+    unit: ClassVar[str] = "USD"
+    type: Literal["cost"] = "cost"
+    prompt: float = Field(ge=0, le=MAX_PRICE_USD)
+    output: float = Field(ge=0, le=MAX_PRICE_USD)
+    cached_prompt: float | None = Field(default=None, ge=0, le=MAX_PRICE_USD)
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Return the cost of all inferences of the execution."""
+        usage = subject.answer.response.token_usage
+        cached_price = self.cached_prompt
+        if cached_price is None:
+            cached_price = self.prompt
+        computed = usage.prompt_tokens - usage.cached_prompt_tokens
+        total = computed * self.prompt + usage.cached_prompt_tokens * cached_price + usage.output_tokens * self.output
+        return Score(total / _TOKENS_PER_PRICE)

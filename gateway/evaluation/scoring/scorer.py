@@ -1,0 +1,166 @@
+"""What every scorer has: a name, a unit, and a score for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.evaluation.scoring.answer import MISSING, Answer
+from pagantic.common.v1 import chunk_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.text.json_text import dump_json
+
+MAX_NOTE_CHARS = 300
+
+
+class Form(BaseModel):
+    """A part of a suite: unknown names are refused, and values keep their types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ExpectedCall(Form):
+    """A tool call that is expected. `arguments` are those that must be so; null accepts any."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A score; `value` is None where there is none, and `note` says why. `confidence` is the judge's."""
+
+    value: float | None
+    note: str = ""
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a case expects; parts that it does not have are empty, and `expected` is MISSING.
+
+    `relevant` are the grades of documents, above 0 for relevant ones.
+    """
+
+    input: str
+    expected: Any = MISSING
+    rubric: str = ""
+    tools: Sequence[ExpectedCall] | None = None
+    relevant: Mapping[str, float] | None = None
+
+    @property
+    def expected_text(self) -> str:
+        """What is expected, as text."""
+        return text_of(self.expected)
+
+
+@dataclass(slots=True)
+class Subject:
+    """An answer to score, and what was asked and expected. It retrieves once for all scorers."""
+
+    expectation: Expectation
+    request: execution_pb2.SystemRequest
+    answer: Answer
+    client: AsyncClient
+    _chunks: Sequence[chunk_pb2.Chunk] | None = None
+
+    async def chunks(self) -> Sequence[chunk_pb2.Chunk]:
+        """Return the retrieved chunks, best first: those of the plan's last step that gave some, or of the policy."""
+        if self._chunks is None:
+            self._chunks = self._chunks_of_plan() or await self._retrieve()
+        return self._chunks
+
+    def _chunks_of_plan(self) -> Sequence[chunk_pb2.Chunk]:
+        found: Sequence[chunk_pb2.Chunk] = ()
+        for result in self.answer.response.step_results:
+            found = result.output.context.chunks or found
+        return found
+
+    async def _retrieve(self) -> Sequence[chunk_pb2.Chunk]:
+        if not self.request.HasField("context"):
+            return ()
+        return await self.client.retrieve(self.request.context, self.expectation.input)
+
+
+class Scorer(Form):
+    """Scores answers. Scores without a unit are from 0 to 1, and higher is better; measures have a unit, and lower is.
+
+    `name` is what the results call it, by default its type.
+    """
+
+    unit: ClassVar[str] = ""
+    type: str
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9._:-]{0,64}$")
+
+    @property
+    def label(self) -> str:
+        """The name of its scores."""
+        return self.name or self.type
+
+    def lacks(self, _expectation: Expectation) -> str:
+        """Return what a case lacks for this scorer; empty if it can be scored."""
+        return ""
+
+    def check(self, _expectation: Expectation) -> None:
+        """Raise ValueError for an expectation that can never be met, as it is none."""
+
+    async def score(self, subject: Subject) -> Score:
+        """Return the score of an answer that did not fail."""
+        return self.score_alone(subject)
+
+    def score_alone(self, _subject: Subject) -> Score:
+        """Return the score, of scorers that need no service."""
+        raise NotImplementedError(self.type)
+
+
+class TextScorer(Scorer):
+    """Scores the text of an answer, or the part of its JSON value that `pointer` names, as in `/person/age`."""
+
+    pointer: str = Field(default="", pattern=r"^(/.*)?$")
+
+    def found(self, answer: Answer) -> Any:
+        """Return the part of the answer that is scored, MISSING if it is not there."""
+        if self.pointer:
+            return answer.part(self.pointer)
+        return answer.text
+
+
+class ExpectingScorer(TextScorer):
+    """Needs an expected value."""
+
+    def lacks(self, expectation: Expectation) -> str:
+        """Return `expected` where the case has none."""
+        if expectation.expected is MISSING:
+            return "expected"
+        return ""
+
+
+async def score_of(scorer: Scorer, subject: Subject) -> Score:
+    """Return the score of an answer: 0 of a failed one, except for measures. Raises the PaganticError of a service."""
+    if subject.answer.error and not scorer.unit:
+        return Score(0.0, f"the case failed: {subject.answer.error}")
+    return await scorer.score(subject)
+
+
+def text_of(value: Any) -> str:
+    """Return a JSON value as text; a text is itself, and MISSING empty."""
+    if value is MISSING:
+        return ""
+    if isinstance(value, str):
+        return value
+    return dump_json(value)
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Tell whether two JSON values are equal: numbers by value, and true is no number."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return bool(one == other)

@@ -1,0 +1,207 @@
+"""Scorers of texts and values: exact, regular expression, numeric, and JSON Schema."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cached_property
+from itertools import islice
+from typing import Any, Literal
+
+import re2
+from pydantic import Field, model_validator
+
+from gateway.evaluation.scoring.answer import MISSING
+from gateway.evaluation.scoring.scorer import (
+    MAX_NOTE_CHARS,
+    Expectation,
+    ExpectingScorer,
+    Score,
+    Subject,
+    TextScorer,
+    same_json,
+    text_of,
+)
+from pagantic_common.domain.text.json_text import dump_json, parse_json
+from pagantic_common.grammar.json_schema import Schema
+from pagantic_common.grammar.schema_problems import describe_problem
+from pagantic_common.grammar.schema_validator import SchemaError, Validator, build_validator
+
+MAX_REGEX_BYTES = 8 * 1024 * 1024
+SHOWN_VIOLATIONS = 3
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
+
+
+class Exact(ExpectingScorer):
+    """1 if the answer is what is expected: an equal text, but for space at its ends, or an equal JSON value."""
+
+    type: Literal["exact"] = "exact"
+    ignore_case: bool = False
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Compare with the expected text or value."""
+        expected, found = subject.expectation.expected, self.found(subject.answer)
+        if not isinstance(expected, str):
+            if not self.pointer:
+                found = subject.answer.value
+            return _yes_or_no(same_json(found, expected), found)
+        texts = [expected.strip(), text_of(found).strip()]
+        if self.ignore_case:
+            texts = [text.casefold() for text in texts]
+        return _yes_or_no(found is not MISSING and texts[0] == texts[1], found)
+
+
+class Regex(TextScorer):
+    """1 if a regular expression of RE2 matches somewhere in the answer, or with `full` all of it.
+
+    With `absent` it is 1 if the expression does not match.
+    """
+
+    type: Literal["regex"] = "regex"
+    pattern: str = ""
+    full: bool = False
+    absent: bool = False
+
+    @model_validator(mode="after")
+    def _check_pattern(self) -> Regex:
+        if self.pattern:
+            _compile(self.pattern)
+        return self
+
+    def lacks(self, expectation: Expectation) -> str:
+        """Return `expected`, a regular expression, if neither the scorer nor the case has one."""
+        if self.pattern:
+            return ""
+        if not isinstance(expectation.expected, str):
+            return "expected (a regular expression)"
+        return ""
+
+    def check(self, expectation: Expectation) -> None:
+        """Raise ValueError for an expected text that is no regular expression."""
+        if not self.pattern:
+            _compile(str(expectation.expected))
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Search the answer, in time linear in its length."""
+        found = self.found(subject.answer)
+        if found is MISSING:
+            return _yes_or_no(is_right=False, found=found)
+        expression = _compile(self.pattern or str(subject.expectation.expected))
+        search = expression.search
+        if self.full:
+            search = expression.fullmatch
+        return _yes_or_no((search(text_of(found)) is not None) is not self.absent, found)
+
+
+class Numeric(ExpectingScorer):
+    """1 if the number in the answer is within a tolerance of the expected one: its last number, or its first.
+
+    The larger of `tolerance` and `relative_tolerance` times the larger number counts.
+    """
+
+    type: Literal["numeric"] = "numeric"
+    tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False)
+    relative_tolerance: float = Field(default=0.0, ge=0, le=1)
+    which: Literal["first", "last"] = "last"
+
+    def lacks(self, expectation: Expectation) -> str:
+        """Return `expected`, a number, where the case has none."""
+        if self._number_in(expectation.expected) is None:
+            return "expected (a number)"
+        return ""
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Compare the numbers."""
+        expected, found = self._number_in(subject.expectation.expected), self._number_in(self.found(subject.answer))
+        if expected is None or found is None:
+            return Score(0.0, "the answer has no number")
+        is_close = math.isclose(expected, found, rel_tol=self.relative_tolerance, abs_tol=self.tolerance)
+        return _yes_or_no(is_close, found)
+
+    def _number_in(self, value: Any) -> float | None:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return _finite(value)
+        if not isinstance(value, str):
+            return None
+        numbers = _NUMBER.findall(value)
+        if not numbers:
+            return None
+        if self.which == "first":
+            return _finite(numbers[0].replace(",", ""))
+        return _finite(numbers[-1].replace(",", ""))
+
+
+class SchemaScorer(TextScorer):
+    """1 if the answer is JSON that satisfies a schema: this one, or the request's."""
+
+    type: Literal["schema"] = "schema"
+    json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> SchemaScorer:
+        if self.json_schema is not None:
+            _ = self._own_validator
+        return self
+
+    @cached_property
+    def _own_validator(self) -> Validator:
+        if self.json_schema is None:
+            raise ValueError("there is no schema")
+        return _validator(self.json_schema)
+
+    def score_alone(self, subject: Subject) -> Score:
+        """Validate the value of the answer."""
+        if self.json_schema is not None:
+            validator = self._own_validator
+        elif subject.request.output.schema_json:
+            validator = _validator(parse_json(subject.request.output.schema_json))
+        else:
+            return Score(None, "neither the scorer nor the request has a schema")
+        value = subject.answer.value
+        if self.pointer:
+            value = subject.answer.part(self.pointer)
+        if value is MISSING:
+            return Score(0.0, "the answer is not JSON")
+        problems = [describe_problem(error) for error in islice(validator.iter_errors(value), SHOWN_VIOLATIONS)]
+        return Score(float(not problems), "; ".join(problems)[:MAX_NOTE_CHARS])
+
+
+def _validator(schema: Schema) -> Validator:
+    try:
+        return build_validator(schema)
+    except SchemaError as error:
+        raise ValueError(f"the schema {error}") from None
+
+
+def _compile(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = MAX_REGEX_BYTES
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        reason = error.args[0]
+        if isinstance(reason, bytes):
+            reason = reason.decode(errors="replace")
+        raise ValueError(f"{pattern[:80]!r} is not a regular expression of RE2: {reason}") from None
+
+
+def _finite(number: float | str) -> float | None:
+    try:
+        value = float(number)
+    except (OverflowError, ValueError):
+        return None
+    if math.isfinite(value):
+        return value
+    return None
+
+
+def _yes_or_no(is_right: bool, found: Any) -> Score:
+    if is_right:
+        return Score(1.0)
+    if found is MISSING:
+        return Score(0.0, "the answer is not JSON, or does not have this part")
+    shown = found
+    if not isinstance(found, str):
+        shown = dump_json(found)
+    return Score(0.0, f"found {shown[:MAX_NOTE_CHARS]!r}")

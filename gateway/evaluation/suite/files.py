@@ -1,0 +1,60 @@
+"""Suites in files: YAML or JSON with everything, or JSON Lines with a case in each line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.evaluation.suite.model import SuiteError
+from gateway.evaluation.suite.plain_yaml import parse_yaml
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+def read_suite(path: Path) -> dict[str, Any]:
+    """Return the suite of a file as JSON values, named by the file; raises SuiteError.
+
+    A file of JSON Lines has cases alone. `cases` of another file may name a file of JSON Lines beside it.
+    """
+    name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in path.stem)[:40] or "suite"
+    if path.suffix == ".jsonl":
+        return {"name": name, "cases": _read_cases(path)}
+    text = _read(path)
+    try:
+        if path.suffix == ".json":
+            written: Any = parse_json(text, is_rewritable=True)
+        else:
+            written = parse_yaml(text)
+    except (JsonTextError, SuiteError) as error:
+        raise SuiteError(f"{str(path)!r}: {error}") from None
+    if not isinstance(written, dict):
+        raise SuiteError(f"{str(path)!r}: a suite is a mapping with `cases` and `scorers`")
+    if isinstance(written.get("cases"), str):
+        written = {**written, "cases": _read_cases(path.parent / written["cases"])}
+    return {"name": name, **written}
+
+
+def _read_cases(path: Path) -> list[Any]:
+    cases = []
+    for number, line in enumerate(_read(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            cases.append(parse_json(line, is_rewritable=True))
+        except JsonTextError as error:
+            raise SuiteError(f"line {number} of {str(path)!r} is not JSON: {error}") from None
+    return cases
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise SuiteError(f"{str(path)!r} has more than {MAX_FILE_BYTES} bytes")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise SuiteError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise SuiteError(f"cannot read {str(path)!r}: it is not UTF-8 text") from None

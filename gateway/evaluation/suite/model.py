@@ -1,0 +1,117 @@
+"""A suite as data: cases, the settings of their requests, and the scorers of their answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from gateway.evaluation.scoring.answer import MISSING
+from gateway.evaluation.scoring.scorer import Expectation, ExpectedCall, Form, Scorer
+from gateway.evaluation.scoring.scorers import Scorers
+
+MAX_CASES = 10_000
+MAX_NAME_CHARS = 45  # with the ids of an evaluation and of a scorer it is a request id
+MAX_TAGS = 32
+
+
+class SuiteError(ValueError):
+    """A suite or a case is wrong; the message says where and why."""
+
+
+class InputMessage(Form):
+    """A message of a case's input."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+def _named(written: Any) -> Any:
+    if isinstance(written, str):
+        return {"name": written}
+    return written
+
+
+def _graded(written: Any) -> Any:
+    if isinstance(written, list):
+        return dict.fromkeys(written, 1.0)
+    return written
+
+
+Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._:-]{{1,{MAX_NAME_CHARS}}}$")]
+Tag = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class Case(Form):
+    """One input, and what is expected of its answer.
+
+    `request` has fields of SystemRequest as proto JSON, over those of the suite. `tools` are the expected calls, and
+    `relevant` the documents that answer, with their grades.
+    """
+
+    name: Name
+    input: str | list[InputMessage] = ""
+    expected: Any = None
+    rubric: str = ""
+    tools: list[Annotated[ExpectedCall, BeforeValidator(_named)]] | None = None
+    relevant: Annotated[dict[str, float], BeforeValidator(_graded)] | None = None
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = Field(default_factory=list)
+    request: dict[str, Any] = Field(default_factory=dict)
+    scorers: Scorers = Field(default_factory=list)
+
+    @property
+    def input_text(self) -> str:
+        """The input as text: of messages the last one."""
+        if isinstance(self.input, str):
+            return self.input
+        return self.input[-1].content if self.input else ""
+
+    @property
+    def expectation(self) -> Expectation:
+        """What the scorers hold the answer against."""
+        expected = MISSING
+        if "expected" in self.model_fields_set:
+            expected = self.expected
+        return Expectation(self.input_text, expected, self.rubric, self.tools, self.relevant)
+
+    @property
+    def key(self) -> str:
+        """A hash of what is asked and expected: results of two evaluations with the same key belong together."""
+        asked = self.model_dump(mode="json", include={"input", "expected", "rubric", "tools", "relevant"})
+        return hash_of(asked)[:16]
+
+
+class Suite(Form):
+    """Cases, with settings and scorers that all of them share."""
+
+    name: Name = "suite"
+    request: dict[str, Any] = Field(default_factory=dict)
+    scorers: Scorers = Field(default_factory=list)
+    cases: Annotated[list[Case], Field(max_length=MAX_CASES)] = Field(default_factory=list)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the suite as canonical JSON, hex."""
+        return hash_of(self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the suite as JSON, from which `suite_of` makes it again."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def scorers_of(self, case: Case) -> list[Scorer]:
+        """Return the scorers of a case: its own, and those of the suite for which it has what they need."""
+        own = {scorer.label: scorer for scorer in case.scorers}
+        shared = [scorer for scorer in self.scorers if scorer.label not in own]
+        return [*(scorer for scorer in shared if not scorer.lacks(case.expectation)), *own.values()]
+
+    def all_scorers(self) -> dict[str, Scorer]:
+        """Return every scorer that scores a case, by its label."""
+        return {scorer.label: scorer for case in self.cases for scorer in self.scorers_of(case)}
+
+
+def hash_of(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, whose keys are in any order, hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
