@@ -25,12 +25,13 @@ from tests.e2e.conftest import AREAS, System
 from tests.support.certificates import Authority, TlsFiles, now
 from tests.support.gateway_process import serving_gateway
 from tests.support.killing import Processes, wait_until
-from tests.support.live_requests import request
+from tests.support.live_requests import CONTEXT, REQUIRED, TALE, ingest, request
 from tests.support.needs import ALERTS, PROMETHEUS, skip_without
 from tests.support.ports import free_ports
 from tests.support.prometheus import find_prometheus, hurried, running_prometheus
 from tests.support.service_process import ServiceProcess
 from tests.support.write_dashboards import DASHBOARDS, dashboard
+from tests.unit.deploy.test_observability import metrics_of
 
 RULES = Path(__file__).parents[2] / "deploy" / "observability" / "alerts.yaml"
 NOWHERE = "127.0.0.1:9"  # a port that nobody listens on
@@ -43,8 +44,9 @@ pytestmark = pytest.mark.timeout(300)
 class Watched:
     """A running system, and the Prometheus that reads it; `after` is done when the alert at hand has fired."""
 
-    def __init__(self, system, prometheus, folder, stack):
+    def __init__(self, system, ports, prometheus, folder, stack):
         self.system = system
+        self.ports = ports
         self.prometheus = prometheus
         self.folder = folder
         self.after = []
@@ -91,7 +93,7 @@ def watched(tmp_path_factory):
         prometheus = stack.enter_context(running_prometheus(program, rules, folder))
         for port in ports.values():
             prometheus.watch(f"127.0.0.1:{port}")
-        yield Watched(system, prometheus, folder, stack)
+        yield Watched(system, ports, prometheus, folder, stack)
 
 
 def test_nothing_fires_in_a_system_that_works_but_what_the_hurry_makes_slow(watched):
@@ -99,13 +101,6 @@ def test_nothing_fires_in_a_system_that_works_but_what_the_hurry_makes_slow(watc
     time_of_alerts = {"PaganticSlow", "PaganticFirstTokenSlow"}
     assert watched.prometheus.query("pagantic_orchestrator_execution_duration_seconds_count > 0")
     assert watched.prometheus.firing() <= time_of_alerts
-
-
-def test_prometheus_reads_every_metric_of_the_dashboards(watched):
-    panels = [panel for name in DASHBOARDS for panel in dashboard(name)["panels"] if panel["type"] != "row"]
-    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
-    for expression in expressions:
-        watched.prometheus.query(expression.replace("$instance", ".*").replace("$__rate_interval", "10s"))
 
 
 def frozen(watched):
@@ -116,10 +111,11 @@ def frozen(watched):
 def started_again(watched):
     """A service dies, and dies again."""
     processes = Processes(watched.system)
-    for _ in range(2):
+    address = f"127.0.0.1:{watched.ports['constraint']}"
+    for count in (1, 2):
         processes.kill("constraint")
-        wait_until(lambda: processes.pids()["constraint"], "it is started again")
-        watched.prometheus.query("up")
+        changes = f'changes(process_start_time_seconds{{instance="{address}"}}[60s]) >= {count}'
+        wait_until(lambda: watched.prometheus.query(changes), "Prometheus reads the new process")  # noqa: B023
 
 
 def unreachable(watched):
@@ -215,6 +211,12 @@ def behind_a_dead_orchestrator(watched):
     return ask
 
 
+WHOLE = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4}
+# What this system does not do: it has no guards, prices, second replica or folder of prefixes.
+UNUSED = {
+    "pagantic_orchestrator_guard_findings_total",
+    "pagantic_orchestrator_cost_usd_total",
+}
 BREAKS = {
     "PaganticCertificateExpires": near_its_end,
     "PaganticCircuitOpen": unreachable,
@@ -251,6 +253,22 @@ def test_an_alert_fires_when_what_it_watches_breaks(watched, alert):
     finally:
         while watched.after:
             watched.after.pop()()
+
+
+def test_prometheus_reads_every_metric_of_the_dashboards(watched):
+    ingest(watched.system.address("context"))
+    environment = watched.system.environment | {"PAGANTIC_HTTP_METRICS_PORT": str(free_ports(1)[0])}
+    with serving_gateway(environment) as url:
+        watched.prometheus.watch(f"127.0.0.1:{environment['PAGANTIC_HTTP_METRICS_PORT']}")
+        for body in (WHOLE, WHOLE | {"stream": True}):
+            assert httpx.post(f"{url}/chat/completions", json=body, timeout=60).is_success
+        watched.execute(tools=["calculator"], tool_choice=REQUIRED, schema=TALE, context=CONTEXT, max_tokens=64)
+        panels = [panel for name in DASHBOARDS for panel in dashboard(name)["panels"] if panel["type"] != "row"]
+        used = {name for panel in panels for target in panel["targets"] for name in metrics_of(target["expr"])}
+        wait_until(lambda: used - watched.prometheus.metric_names() <= UNUSED, "all metrics are read")
+        assert used - watched.prometheus.metric_names() == UNUSED
+    for expression in (target["expr"] for panel in panels for target in panel["targets"]):
+        watched.prometheus.query(expression.replace("$instance", ".*").replace("$__rate_interval", "10s"))
 
 
 def _without_inference(watched):

@@ -39,6 +39,11 @@ LABELS = {"gen_ai_response_model", "gen_ai_token_type", "gen_ai_operation_name",
 }
 
 
+def metrics_of(expression):
+    """Return the metrics that an expression names."""
+    return set(METRIC.findall(expression)) - LABELS
+
+
 def unknown_of(expression):
     """Return the metrics of an expression that no service reports."""
     known = {
@@ -47,7 +52,7 @@ def unknown_of(expression):
         for value in vars(module).values()
         if isinstance(value, str)
     }
-    used = set(METRIC.findall(expression)) - LABELS - OTHERS
+    used = metrics_of(expression) - OTHERS
     return {name for name in used if not any(name.removesuffix(suffix) in known for suffix in SUFFIXES)}
 
 
