@@ -46,13 +46,15 @@ async def orchestrator(
     owner="local",
     url="",
     admin_keys=None,
+    authenticator=None,
     approval_wait_s=30.0,
     beside=(),
     **limits,
 ):
     """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run.
 
-    With `admin_keys`, which gives them, callers need a key. Services `beside` share the port.
+    With `admin_keys`, which gives them, callers need a key; an `authenticator` of the test's own wins. Services
+    `beside` share the port.
     """
     journal = journal or SqlJournal(url or journal_url(path), owner=owner)
     await journal.open()
@@ -78,7 +80,8 @@ async def orchestrator(
             models=Models(environment, executions.registry),
             templates=Templates(services.prompts, journal),
         )
-        authenticator = keys if admin_keys is not None else None
+        if authenticator is None and admin_keys is not None:
+            authenticator = keys
         registration = Registration(
             SERVICE_NAME, servicer.add_to, SCOPES, Guard(authenticator, on_denied=audit.note_denied)
         )
