@@ -27,20 +27,23 @@ from tests.e2e.conftest import AREAS, System
 from tests.support.live_requests import request
 from tests.support.ports import free_ports
 
+MODES = ("off", "on")
+
 
 def main() -> None:
     """Measure, and print each round and the medians."""
     options = _parse()
     shares: dict[str, list[float]] = {"off": [], "on": []}
     for number in range(options.rounds):
-        order = ("off", "on") if number % 2 == 0 else ("on", "off")
-        for mode in order:
+        for mode in options.modes if number % 2 == 0 else options.modes[::-1]:
             with _collector() as (process, port):
                 with _system(mode, port) as (system, metrics_ports):
                     cpu_ms, series = _measure(system, metrics_ports, options)
                 counts = _count(process)  # The system has ended, so that every span has been sent.
             shares[mode].append(cpu_ms)
             print(f"round {number + 1} {mode}: {cpu_ms:.2f} ms of processor time a request {series} {counts}")  # noqa: T201
+    if len(options.modes) < len(MODES):
+        return
     off, on = statistics.median(shares["off"]), statistics.median(shares["on"])
     print(f"median off {off:.2f} ms, on {on:.2f} ms: {on / off - 1:+.1%}")  # noqa: T201
 
@@ -51,6 +54,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     return parser.parse_args()
 
 
