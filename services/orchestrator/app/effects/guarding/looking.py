@@ -11,6 +11,7 @@ from pagantic_common.guards.redaction import Window
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import ORCHESTRATOR_GUARD_FINDINGS
+from pagantic_common.telemetry.spans import span
 from services.orchestrator.app.effects.guarding.judging import judge
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
@@ -32,10 +33,8 @@ async def look(
 ) -> list[tuple[Finding, ...]]:
     """Return the findings in each text; raises GuardFailedError. What ends the request passes through."""
     try:
-        async with asyncio.timeout(rule.timeout_s):
-            if rule.traits.statements:
-                return await judge(rule, windows, request, scope)
-            return await _runner(scope).find(rule, windows)
+        with span(f"guard {rule.name}"):
+            return await _find(rule, windows, request, scope)
     except TimeoutError:
         reason = f"it took more than {rule.timeout_s:g} s"
     except PaganticError as error:
@@ -44,6 +43,15 @@ async def look(
         reason = str(error)
     log.warning("a guard failed", guard=rule.name, on_failure=rule.on_failure.value, reason=reason)
     raise GuardFailedError
+
+
+async def _find(
+    rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
+) -> list[tuple[Finding, ...]]:
+    async with asyncio.timeout(rule.timeout_s):
+        if rule.traits.statements:
+            return await judge(rule, windows, request, scope)
+        return await _runner(scope).find(rule, windows)
 
 
 def _runner(scope: RunScope) -> GuardRunner:
