@@ -58,7 +58,8 @@ class HttpApp:
         """Serve a request."""
         if scope["type"] != "http":
             return
-        with self.streams.measuring(scope, send) as measured:
+        is_probe = any(probe.path == scope["path"] for probe in PROBES)
+        with self.streams.measuring(scope, send, is_traced=not is_probe) as measured:
             await self._serve(scope, receive, measured)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

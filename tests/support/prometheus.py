@@ -21,7 +21,7 @@ def hurried(rules):
     """Return the text of rules with shorter windows and waits, and stricter thresholds of time."""
     rules = re.sub(r"\[(\d+[mh])\]", lambda found: f"[{SHORTER[found[1]]}]", rules)
     rules = re.sub(r"for: \d+[mh]", "for: 1s", rules)
-    for threshold, faster in FASTER.items():
+    for threshold, faster in FASTER.items():  # of a step that is stuck, too
         assert threshold in rules
         rules = rules.replace(threshold, faster)
     return rules

@@ -150,6 +150,7 @@ INFERENCE = {
             "short",
             values(running="pagantic_inference_running_sequences", most="pagantic_inference_sequence_capacity"),
         ),
+        Panel("Age of the current step", "s", values(age="pagantic_inference_step_age_seconds")),
         Panel("Preemptions", "ops", rates("pagantic_inference_preemptions_total", "instance")),
     ],
     "Cache": [

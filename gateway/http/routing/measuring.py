@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from opentelemetry.trace import Span
+from opentelemetry.trace import INVALID_SPAN, Span
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
@@ -54,10 +54,13 @@ class Streams:
         self.count = 0
 
     @contextmanager
-    def measuring(self, scope: Scope, send: Send) -> Iterator[Send]:
+    def measuring(self, scope: Scope, send: Send, *, is_traced: bool = True) -> Iterator[Send]:
         """Measure a request within the block, whose answer is given to what this yields."""
         method = _method_of(scope)
-        with server_span(method, {HTTP_METHOD: method}, Headers(scope=scope).get(TRACEPARENT_KEY, "")) as served:
+        traced: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
+        if is_traced:
+            traced = server_span(method, {HTTP_METHOD: method}, Headers(scope=scope).get(TRACEPARENT_KEY, ""))
+        with traced as served:
             measured = _Measured(scope, send, self)
             try:
                 yield measured.send

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from pagantic_common.telemetry import names
@@ -40,6 +41,7 @@ def report_load(models: Models) -> None:
         add_gauge(name, description, partial(_read_load, models, attribute))
     for name, description, attribute in _COUNTERS:
         add_counter(name, description, partial(_read_load, models, attribute))
+    add_gauge(names.INFERENCE_STEP_AGE, "Age of the oldest step that is being computed", partial(_step_age_s, models))
     add_info(
         names.INFERENCE_CACHE_CONFIG, "Size of the KV cache in the blocks of its events", partial(_cache_config, models)
     )
@@ -53,6 +55,11 @@ def report_storage(counts: StorageCounts) -> None:
 
 def _read_load(models: Models, attribute: str) -> float:
     return float(getattr(models.load(), attribute))
+
+
+def _step_age_s(models: Models) -> float:
+    now_s = time.monotonic()
+    return max((served.workload.stuck_for_s(now_s) for served in models.loaded), default=0.0)
 
 
 def _cache_config(models: Models) -> dict[str, str]:
