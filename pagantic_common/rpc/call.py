@@ -158,10 +158,10 @@ class OpenCall(Generic[ResponseT]):
         self._ends: list[grpc.aio.AioRpcError] = []
 
     @property
-    def status(self) -> grpc.StatusCode:
-        """The status with which the server ended the call; CANCELLED while it has not."""
+    def status(self) -> grpc.StatusCode | None:
+        """The status with which the server ended the call; None while it has not."""
         if not self.responses.done():
-            return grpc.StatusCode.CANCELLED
+            return None
         code: grpc.StatusCode = _value_of(self.responses.code())
         return code
 
@@ -228,7 +228,8 @@ async def _opened_call(
             async with opened.writing(request):
                 yield opened
         finally:
-            _note_status(called, opened.status)
+            if called.is_recording() and (status := opened.status) is not None:
+                _note_status(called, status)
             opened.responses.cancel()
 
 

@@ -12,9 +12,11 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import grpc
 
@@ -27,7 +29,7 @@ from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
 from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
 from pagantic_common.rpc.waiting_line import Place
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.metrics import make_balance, make_counter
+from pagantic_common.telemetry.metrics import add_gauges, make_balance, make_counter
 from pagantic_common.telemetry.names import RPC_OPEN_CIRCUITS, RPC_REFUSED_CALLS, RPC_WAITING_CALLS
 from pagantic_common.telemetry.scope import current_deadline, current_principal
 
@@ -39,7 +41,6 @@ RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its 
 
 log = get_logger(__name__)
 refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, because the service does not answer")
-open_circuits = make_balance(RPC_OPEN_CIRCUITS, "Connections whose calls are refused: the last ones had no answer")
 waiting_calls = make_balance(RPC_WAITING_CALLS, "Calls that wait for a connection to a service that serves")
 
 
@@ -83,6 +84,12 @@ class Peer:
         self._is_logged_open = False
         self._is_unreachable = False
         self._now_s = now_s
+        _peers.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are refused, because the last ones had no answer."""
+        return self._breaker.is_open
 
     async def call_unary(
         self,
@@ -210,13 +217,21 @@ class Peer:
         self._log_change(str(error))
 
     def _log_change(self, reason: str = "") -> None:
-        if self._breaker.is_open != self._is_logged_open:
-            open_circuits.add(1 if self._breaker.is_open else -1, {"service": self.name})
         if self._breaker.is_open and not self._is_logged_open:
             log.warning("circuit opened", peer=self.name, reason=reason)
         elif self._is_logged_open and not self._breaker.is_open:
             log.info("circuit closed", peer=self.name)
         self._is_logged_open = self._breaker.is_open
+
+
+_peers: WeakSet[Peer] = WeakSet()
+
+
+def _open_circuits() -> Mapping[str, float]:
+    return Counter(peer.name for peer in _peers if peer.is_open)
+
+
+add_gauges(RPC_OPEN_CIRCUITS, "Connections whose calls are refused", "service", _open_circuits)
 
 
 class _Patience:

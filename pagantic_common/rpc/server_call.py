@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -133,7 +133,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             metadata = dict(pairs)
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1, {"grpc.method": method})
-            with caller_scope(method, metadata, context.time_remaining()):
+            with caller_scope(method, metadata, context.time_remaining()), _logging_failures():
                 async with self._gate.admit(method, pairs, partial(_spiffe_id_of_peer, context)) as admitted:
                     _check_readable(request)
                     yield admitted
@@ -166,6 +166,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
+
+
+@contextmanager
+def _logging_failures() -> Iterator[None]:
+    """Log what fails inside, where the log lines have the ids of the call."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Internal as error:
+        if error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None):
+            log.error("call failed", code=error.code, message=str(error))  # noqa: TRY400 - an expected failure
+        raise
+    except PaganticError:
+        raise
+    except Exception as error:
+        raise Internal(report_bug(log, error)) from error
 
 
 def _spiffe_id_of_peer(context: Context) -> str:
@@ -231,8 +248,6 @@ def _error_for_caller(error: BaseException) -> PaganticError:
 
 async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn:
     error = _error_for_caller(raised)
-    if raised is error and error.code in (ErrorCode.INFERENCE_ENGINE_ERROR, None) and isinstance(error, Internal):
-        log.error("call failed", code=error.code, message=str(error))
     trailing: Trailing = ((DETAILS_KEY, details_of(error)), *_pushback(context, error))
     status = status_code_of(error)
     end.status = status.name

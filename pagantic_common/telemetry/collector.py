@@ -47,14 +47,14 @@ def sends(signal: Signal, endpoint: str, environment: Mapping[str, str] = os.env
     """
     if environment.get(DISABLED, "").lower() == "true":
         return False
-    exporter = environment.get(signal.exporter, OTLP)
+    exporter = environment.get(signal.exporter) or OTLP
     if exporter == NONE:
         return False
     if not (endpoint or environment.get(signal.endpoint) or environment.get(ENDPOINT)):
         return False
     _check(signal.exporter, exporter, OTLP, f"{OTLP} or {NONE}")
-    for variable in (signal.protocol, PROTOCOL):
-        _check(variable, environment.get(variable, GRPC), GRPC, GRPC)
+    protocol = signal.protocol if environment.get(signal.protocol) else PROTOCOL
+    _check(protocol, environment.get(protocol) or GRPC, GRPC, GRPC)
     return True
 
 

@@ -50,6 +50,15 @@ def add_gauge(name: str, description: str, read: Read) -> None:
     metrics.get_meter("pagantic").create_observable_gauge(name, [_observed(read)], description=description)
 
 
+def add_gauges(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+    """Report the values of `read`, one for each value of a label, whenever metrics are read."""
+
+    def observe(_options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, {label: of}) for of, value in read().items()]
+
+    metrics.get_meter("pagantic").create_observable_gauge(name, [observe], description=description)
+
+
 def add_info(name: str, description: str, read: Callable[[], Mapping[str, str]]) -> None:
     """Report 1, with the labels of `read`, whenever metrics are read."""
     meter = metrics.get_meter("pagantic")

@@ -40,18 +40,22 @@ def span(
 
 @contextmanager
 def server_span(name: str, attributes: Attributes, traceparent: str) -> Iterator[Span]:
-    """Record the work inside as a span below that of a caller, by its W3C header, where spans are recorded."""
+    """Record the work inside as a span below that of a caller, by its W3C header, where spans are recorded.
+
+    Errors are left to the work: not every one of a caller is one of the server.
+    """
     tracer = recording_tracer()
     if tracer is None:
         yield trace.INVALID_SPAN
         return
     caller = remote_context(traceparent)
-    with _entered(tracer.start_span(name, caller, kind=SpanKind.SERVER, attributes=attributes)) as opened:
+    opened = tracer.start_span(name, caller, kind=SpanKind.SERVER, attributes=attributes)
+    with _entered(opened, notes_errors=False):
         yield opened
 
 
 @contextmanager
-def _entered(opened: Span) -> Iterator[Span]:
+def _entered(opened: Span, *, notes_errors: bool = True) -> Iterator[Span]:
     """Make a span the current one for the work inside, and end it with the work."""
     token = context.attach(trace.set_span_in_context(opened))
     try:
@@ -59,7 +63,8 @@ def _entered(opened: Span) -> Iterator[Span]:
     except GeneratorExit:  # a caller that has read enough closes a stream
         raise
     except BaseException as error:
-        note_error(opened, error_type_of(error))
+        if notes_errors:
+            note_error(opened, error_type_of(error))
         raise
     finally:
         opened.end()

@@ -102,6 +102,7 @@ def test_nothing_fires_in_a_system_that_works_but_what_the_hurry_makes_slow(watc
     watched.execute(count=20)
     time_of_alerts = {"PaganticSlow", "PaganticFirstTokenSlow"}
     assert watched.prometheus.query("pagantic_orchestrator_execution_duration_seconds_count > 0")
+    time.sleep(READ_S)
     assert watched.prometheus.firing() <= time_of_alerts
 
 
@@ -123,7 +124,7 @@ def started_again(watched):
 def unreachable(watched):
     """An orchestrator does not reach a service."""
     lost = watched.add(
-        "orchestrator", until="liveness", tools_address=NOWHERE, connect_patience_s=0, **_journal(watched)
+        "orchestrator", until="liveness", tools_address=NOWHERE, connect_patience_s=1, **_journal(watched)
     )
     return partial(watched.execute, lost.address, count=4, tools=["calculator"])
 
@@ -257,6 +258,7 @@ def test_every_alert_has_its_break():
 
 @pytest.mark.parametrize("alert", BREAKS)
 def test_an_alert_fires_when_what_it_watches_breaks(watched, alert):
+    wait_until(lambda: alert not in watched.prometheus.firing(), f"{alert} is silent", poll_s=0.5)
     again = BREAKS[alert](watched) or (lambda: None)
 
     def fires():

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 import httpx
 import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2
 
 from tests.e2e.conftest import System
 from tests.support.collector import TRACES, collecting
@@ -16,6 +17,7 @@ from tests.support.live_requests import COLLECTION, ingest
 from tests.support.traces import orphans_of, paths_of, read_spans
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
+FAILED = trace_pb2.Status.STATUS_CODE_ERROR
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CALLER_ID = "b7ad6b7169203331"
 EXECUTE = "pagantic.orchestrator.v1.OrchestratorService/Execute"
@@ -126,6 +128,10 @@ def test_every_span_of_the_request_is_in_its_trace_and_below_its_door(observed):
     assert {span.service for span in observed.own} == {
         f"pagantic-{area}" for area in ("http", "orchestrator", "inference", "constraint", "context", "rerank", "tools")
     }
+
+
+def test_no_span_of_a_request_that_succeeds_has_failed(observed):
+    assert [span.name for span in observed.own if span.span.status.code == FAILED] == []
 
 
 def test_a_span_lies_within_the_time_of_its_parent(observed):

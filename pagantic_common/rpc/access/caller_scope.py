@@ -23,7 +23,7 @@ from pagantic_common.telemetry.names import (
     STEP_NAME_KEY,
 )
 from pagantic_common.telemetry.scope import work_scope
-from pagantic_common.telemetry.spans import server_span
+from pagantic_common.telemetry.spans import error_type_of, note_error, server_span
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, is_recording, span_id_of, trace_ids
 
 
@@ -56,9 +56,16 @@ def _span_of(method: str, traceparent: str) -> Iterator[None]:
         except GeneratorExit:
             raise
         except BaseException as error:
-            served.set_attribute(RPC_STATUS, _status_of(error))
+            status = _status_of(error)
+            served.set_attribute(RPC_STATUS, status)
+            if status in _OF_THE_SERVER:
+                note_error(served, error_type_of(error))
             raise
         served.set_attribute(RPC_STATUS, "OK")
+
+
+# The statuses that are failures of the server, by the conventions for calls.
+_OF_THE_SERVER = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 
 
 def _status_of(error: BaseException) -> str:

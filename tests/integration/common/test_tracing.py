@@ -13,16 +13,51 @@ from tests.support.certificates import Authority
 from tests.support.collector import collecting
 
 
-def test_with_a_collector_every_call_is_a_span_whose_parent_is_the_callers():
+class Calls:
+    """The spans and the log lines of some calls."""
+
+    def __init__(self, output, log):
+        self.spans = json.loads(output.splitlines()[-1])
+        self.lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+    def of(self, method):
+        """Return the span of the caller of a method, and that of its service."""
+        spans = {span["kind"]: span for span in self.spans if span["name"].endswith(method)}
+        return spans["CLIENT"], spans["SERVER"]
+
+
+@pytest.fixture(scope="module")
+def calls():
     done = subprocess.run(
         [sys.executable, "-m", traced_call.__name__], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    spans = {span["kind"]: span for span in json.loads(done.stdout.splitlines()[-1])}
-    client, server = spans["CLIENT"], spans["SERVER"]
+    return Calls(done.stdout, done.stderr)
+
+
+def test_with_a_collector_every_call_is_a_span_whose_parent_is_the_callers(calls):
+    client, server = calls.of("ToolService/ListTools")
     assert client["trace_id"] == server["trace_id"]
     assert server["parent_id"] == client["span_id"]
-    assert server["name"].endswith("ToolService/ListTools")
+    assert client["error_type"] is server["error_type"] is None
+
+
+def test_a_call_that_fails_has_failed_on_both_sides(calls):
+    client, server = calls.of("ToolService/SearchTools")
+    assert client["has_failed"]
+    assert (client["error_type"], server["error_type"]) == ("Internal", "Internal")
+
+
+def test_a_stream_that_its_reader_closes_has_failed_on_neither_side(calls):
+    client, server = calls.of("ToolService/ExecuteToolStream")
+    assert client["error_type"] is server["error_type"] is None
+
+
+def test_the_log_line_of_a_failure_has_the_trace_of_the_call(calls):
+    (line,) = (line for line in calls.lines if line["event"] == "unexpected error")
+    _, server = calls.of("ToolService/SearchTools")
+    assert line["trace_id"] == server["trace_id"]
+    assert line["error_id"]
 
 
 EXPORTS = """

@@ -19,6 +19,12 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"}
         ("", {**COLLECTOR, "OTEL_TRACES_EXPORTER": "none"}, False),
         ("127.0.0.1:4317", {"OTEL_SDK_DISABLED": "true"}, False),
         ("", {**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, True),
+        ("", {**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "", "OTEL_TRACES_EXPORTER": ""}, True),
+        (
+            "",
+            {**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"},
+            True,
+        ),
     ],
 )
 def test_traces_are_sent_where_something_takes_them(endpoint, environment, is_sent):

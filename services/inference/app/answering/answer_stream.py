@@ -64,6 +64,8 @@ class AnswerStream:
 
     def put(self, event: SchedulerEvent) -> None:
         """Take the scheduler's next event."""
+        if isinstance(event, Prompted):
+            self._times.prompted_s = self._clock.monotonic_s()
         self._arrived.append(event)
         self._has_arrived.set()
 
@@ -104,7 +106,6 @@ class AnswerStream:
         match event:
             case Prompted():
                 self._times.seated_s = event.seated_s
-                self._times.prompted_s = self._clock.monotonic_s()
                 self._times.prompt_tokens = self._started.prompt_tokens
                 self._times.cached_tokens = event.cached_prompt_tokens
                 self._started = replace(self._started, cached_prompt_tokens=event.cached_prompt_tokens)

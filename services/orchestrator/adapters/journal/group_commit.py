@@ -66,6 +66,7 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        failed_writes.add(0)  # A rate would not see the first failure of a counter that begins with it.
 
     def submit(self, work: Work, *, can_wait: bool = False, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Queue work for the next transaction, which deferrable work does not start. Resolves after the commit.

@@ -52,9 +52,9 @@ class ObservedInference(InferencePort):
         with operation(Operation.CHAT, hints.model, attributes) as observed:
             async with aclosing(self._inference.infer(command, hints)) as pieces:
                 async for piece in pieces:
-                    observed.note_chunk()
                     reason = piece.finish_reason.value if isinstance(piece, InferenceOutput) else ""
                     observed.note(piece.model, piece.usage, reason)
+                    observed.note_chunk()
                     yield piece
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:

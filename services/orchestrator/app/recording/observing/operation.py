@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,11 +35,17 @@ class ObservedOperation:
         self.usage = TokenUsage()
         self._reasons: list[str] = []
         self._began_s = time.monotonic()
-        self._chunk_times_s: list[float] = []
+        self._first_chunk_s: float | None = None
+        self._last_chunk_s = 0.0
 
     def note_chunk(self) -> None:
         """Note that a chunk of the answer came."""
-        self._chunk_times_s.append(time.monotonic())
+        now_s = time.monotonic()
+        if self._first_chunk_s is None:
+            self._first_chunk_s = now_s - self._began_s
+        else:
+            genai.client_output_chunk.record(now_s - self._last_chunk_s, self.labels)
+        self._last_chunk_s = now_s
 
     def note(self, model: str, usage: TokenUsage, finish_reason: str = "") -> None:
         """Note the model that answers, what it has used so far, and why an answer ended."""
@@ -53,13 +58,11 @@ class ObservedOperation:
     def end(self, opened: Span) -> None:
         """Complete the span, and record the measurements."""
         ended_s = time.monotonic()
-        times_s, usage = self._chunk_times_s, self.usage
+        usage = self.usage
         if opened.is_recording():
             opened.set_attributes(self._response_attributes())
-        if times_s:
-            genai.client_first_chunk.record(times_s[0] - self._began_s, self.labels)
-        for before_s, after_s in itertools.pairwise(times_s):
-            genai.client_output_chunk.record(after_s - before_s, self.labels)
+        if self._first_chunk_s is not None:
+            genai.client_first_chunk.record(self._first_chunk_s, self.labels)
         for kind, count in ((TokenType.INPUT, usage.prompt_tokens), (TokenType.OUTPUT, usage.output_tokens)):
             if count:
                 genai.client_tokens.record(count, {**self.labels, genai.TOKEN_TYPE: kind.value})
@@ -77,8 +80,8 @@ class ObservedOperation:
             attributes[genai.RESPONSE_MODEL] = self.labels[genai.RESPONSE_MODEL]
         if self._reasons:
             attributes[genai.RESPONSE_FINISH_REASONS] = self._reasons
-        if self._chunk_times_s:
-            attributes[genai.RESPONSE_TIME_TO_FIRST_CHUNK] = self._chunk_times_s[0] - self._began_s
+        if self._first_chunk_s is not None:
+            attributes[genai.RESPONSE_TIME_TO_FIRST_CHUNK] = self._first_chunk_s
         return attributes
 
 
