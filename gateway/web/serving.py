@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import NoReturn
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -27,30 +26,31 @@ async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: C
 
     Raises OSError for a port that is not.
     """
-    with ending_normally(), listen(settings.host, settings.port) as listener:
+    with listen(settings.host, settings.port) as listener:
         async with answering_probes(settings), returning_freed_memory():
             announce(f"http://{address_of(*listener.getsockname()[:2])}{path}")
-            await http_server(app, settings).serve(sockets=[listener])
+            with returning_on_sigterm():
+                await http_server(app, settings).serve(sockets=[listener])
 
 
 @contextmanager
-def ending_normally() -> Iterator[None]:
-    """End the program by SystemExit on SIGTERM within the block, so that what is open is closed.
+def returning_on_sigterm() -> Iterator[None]:
+    """Have the server return when it has stopped for SIGTERM, so that what is open is closed.
 
-    The server raises the signal again once it has stopped, and that would end the process at once.
+    It raises the signal again then, which would end the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _end)
+    before = signal.signal(signal.SIGTERM, _return)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(0)
+def _return(_signal: int, _frame: object) -> None:
+    """Do nothing: the server has stopped."""
 
 
 def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
