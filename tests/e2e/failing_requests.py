@@ -181,7 +181,7 @@ def retrieve_what_is_denied(world):
 
 @ROWS.add("GUARD_BLOCKED", "a word that a guard keeps out")
 def say_what_is_blocked(world):
-    return run(world.odd, say(f"Tell of the {FORBIDDEN_WORD}."))
+    return run(world.narrowed, say(f"Tell of the {FORBIDDEN_WORD}."))
 
 
 @ROWS.add("CONFIG_GRAMMAR_NOT_FOUND", "a name that no grammar has", compiling(grammar_name="none"))

@@ -83,7 +83,7 @@ def serving(add, servicer, port):
 
 
 FORBIDDEN = "forbidden"  # a collection that the policy of `odd` denies
-FORBIDDEN_WORD = "unobtainium"  # which the guards of `odd` keep out
+FORBIDDEN_WORD = "unobtainium"  # which the guards of `narrow_orchestrator` keep out
 
 
 class World:
@@ -116,15 +116,15 @@ class World:
             max_running=1,
             step_timeout_s=5,
         )
+        guards = folder / "guards.json"
+        words = {"plugin": "topics", "stages": ["input"], "options": {"words": [FORBIDDEN_WORD]}}
+        guards.write_text(json.dumps({"guards": [words], "workers": 1}))
         self.narrow_orchestrator = orchestrator(
-            "narrow-orchestrator", inference_address=self.narrow.address, busy_patience_s=0
+            "narrow-orchestrator", inference_address=self.narrow.address, busy_patience_s=0, guards_file=guards
         )
         judge = f"127.0.0.1:{self.judge_port}"
         policies = folder / "policies.cedar"
         policies.write_text(f'permit(principal, action, resource) unless {{ resource == Collection::"{FORBIDDEN}" }};')
-        guards = folder / "guards.json"
-        words = {"plugin": "topics", "stages": ["input"], "options": {"words": [FORBIDDEN_WORD]}}
-        guards.write_text(json.dumps({"guards": [words], "workers": 1}))
         self.odd_constraint = process("constraint", "constraint", inference_address=judge, judge_timeout_s=1)
         self.odd_tools = process("tools", "tools")
         self.odd_orchestrator = orchestrator(
@@ -133,7 +133,6 @@ class World:
             tools_address=self.odd_tools.address,
             planner="model",
             policy_file=policies,
-            guards_file=guards,
         )
         started = (self.narrow, self.narrow_orchestrator, self.odd_constraint, self.odd_tools, self.odd_orchestrator)
         with futures.ThreadPoolExecutor(len(started)) as pool:
