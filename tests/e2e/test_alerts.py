@@ -166,8 +166,8 @@ def at_its_limit(watched):
 
 def slow(watched):
     """Prompts and answers are long."""
-    words = " ".join(str(number) for number in range(400))
-    return lambda: watched.execute(text=f"{os.urandom(8).hex()} {words}", max_tokens=64)
+    words = " ".join(str(number) for number in range(100))
+    return lambda: watched.execute(text=f"{os.urandom(8).hex()} {words}", max_tokens=24)
 
 
 def full(watched):
