@@ -82,9 +82,9 @@ class TextStream:
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._text = ""  # from `_begin` on
+        self._text = ""  # The text begins at the position `_begin`.
         self._begin = 0
-        self._out = 0  # where what is held back begins
+        self._out = 0  # The text from this position on is held back.
         self._due = STRIDE
         self._length = 0
         self._has_ended = False

@@ -73,7 +73,7 @@ ORCHESTRATOR_RETRIEVAL_DURATION: Final = "pagantic_orchestrator_retrieval_durati
 ORCHESTRATOR_VALIDATION_DURATION: Final = "pagantic_orchestrator_validation_duration"
 ORCHESTRATOR_COST: Final = "pagantic_orchestrator_cost_usd"
 ORCHESTRATOR_BUDGET_CHECK_DURATION: Final = "pagantic_orchestrator_budget_check_duration"
-ORCHESTRATOR_GUARD_FINDINGS: Final = "pagantic_orchestrator_guard_findings"  # by guard, stage and action
+ORCHESTRATOR_GUARD_FINDINGS: Final = "pagantic_orchestrator_guard_findings"
 ORCHESTRATOR_JOURNAL_WRITE_DURATION: Final = "pagantic_orchestrator_journal_write_duration"
 ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_failed_writes"
 ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"
@@ -91,7 +91,7 @@ RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"
 RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
-RPC_OPEN_CIRCUITS: Final = "pagantic_rpc_open_circuits"  # by the service that they lead to
+RPC_OPEN_CIRCUITS: Final = "pagantic_rpc_open_circuits"
 RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # by the service that they wait for
 
 # OpenTelemetry's own name: a histogram by http.route, http.request.method and http.response.status_code.

@@ -60,7 +60,7 @@ def _entered(opened: Span, *, notes_errors: bool = True) -> Iterator[Span]:
     token = context.attach(trace.set_span_in_context(opened))
     try:
         yield opened
-    except GeneratorExit:  # a caller that has read enough closes a stream
+    except GeneratorExit:  # The reader of a stream has closed it, which is no failure.
         raise
     except BaseException as error:
         if notes_errors:

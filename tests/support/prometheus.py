@@ -13,7 +13,7 @@ from tests.support.ports import free_ports
 
 # Windows and waits of the alerts, so short that a test can wait for them.
 SHORTER = {"2m": "6s", "5m": "10s", "15m": "60s", "30m": "20s", "1h": "10m"}
-# A test would wait too long for an execution, or a first token, that is slow by the deployment's thresholds.
+# A test would wait too long for an execution, a first token or a step that is slow by the deployment's thresholds.
 FASTER = {"> 30\n": "> 0.2\n", "> 5\n": "> 0.1\n"}
 
 
@@ -21,7 +21,7 @@ def hurried(rules):
     """Return the text of rules with shorter windows and waits, and stricter thresholds of time."""
     rules = re.sub(r"\[(\d+[mh])\]", lambda found: f"[{SHORTER[found[1]]}]", rules)
     rules = re.sub(r"for: \d+[mh]", "for: 1s", rules)
-    for threshold, faster in FASTER.items():  # of a step that is stuck, too
+    for threshold, faster in FASTER.items():
         assert threshold in rules
         rules = rules.replace(threshold, faster)
     return rules

@@ -83,7 +83,8 @@ def serving(add, servicer, port):
 
 
 FORBIDDEN = "forbidden"  # a collection that the policy of `odd` denies
-FORBIDDEN_WORD = "unobtainium"  # which the guards of `narrow_orchestrator` keep out
+# The guards of `narrow_orchestrator` block requests with this word.
+FORBIDDEN_WORD = "unobtainium"
 
 
 class World:

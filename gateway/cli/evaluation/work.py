@@ -63,7 +63,7 @@ class _Work:
         async with AsyncClient(self.asked.address, timeout_s=self.asked.settings.timeout_s) as client:
             if suite is None:
                 suite = await self.asked.recorded(client, written)
-            for case in suite.cases:  # before anything is sent
+            for case in suite.cases:  # All cases are checked before the first one is sent.
                 request_of(suite, case, self.asked.settings, "check")
             if results is None:
                 results = self.file.begin(await self._header(client, suite))

@@ -134,7 +134,7 @@ class ResultsFile:
     def begin(self, header: Header) -> Results:
         """Write the header of an empty file."""
         self._write(header)
-        with suppress(OSError):  # some file systems cannot sync a folder
+        with suppress(OSError):  # Some file systems cannot sync a folder.
             folder = os.open(self.path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)

@@ -18,7 +18,7 @@ class Latency(Scorer):
     unit: ClassVar[str] = "s"
     type: Literal["latency"] = "latency"
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Return the time; there is none of a request that was not admitted."""
         return Score(subject.answer.latency_s)
 
@@ -29,7 +29,7 @@ class Tokens(Scorer):
     unit: ClassVar[str] = "tokens"
     type: Literal["tokens"] = "tokens"
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Return their sum."""
         usage = subject.answer.response.token_usage
         return Score(float(usage.prompt_tokens + usage.output_tokens))
@@ -44,7 +44,7 @@ class Cost(Scorer):
     output: float = Field(ge=0, le=MAX_PRICE_USD)
     cached_prompt: float | None = Field(default=None, ge=0, le=MAX_PRICE_USD)
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Return the cost of all inferences of the execution."""
         usage = subject.answer.response.token_usage
         cached_price = self.cached_prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -31,9 +32,9 @@ class RankScorer(Scorer):
         value = self.value_of(ranked[: self.k], subject.expectation.relevant or {})
         return Score(value, f"found {', '.join(ranked[:NOTED_DOCUMENTS]) or 'nothing'}")
 
+    @abstractmethod
     def value_of(self, ranked: Sequence[str], grades: Mapping[str, float]) -> float:
         """Return the score of the first k documents."""
-        raise NotImplementedError(self.type)
 
 
 class Ndcg(RankScorer):

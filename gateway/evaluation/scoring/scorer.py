@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -108,13 +109,9 @@ class Scorer(Form):
     def check(self, _expectation: Expectation) -> None:
         """Raise ValueError for an expectation that can never be met, as it is none."""
 
+    @abstractmethod
     async def score(self, subject: Subject) -> Score:
         """Return the score of an answer that did not fail."""
-        return self.score_alone(subject)
-
-    def score_alone(self, _subject: Subject) -> Score:
-        """Return the score, of scorers that need no service."""
-        raise NotImplementedError(self.type)
 
 
 class TextScorer(Scorer):

@@ -38,7 +38,7 @@ class Exact(ExpectingScorer):
     type: Literal["exact"] = "exact"
     ignore_case: bool = False
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Compare with the expected text or value."""
         expected, found = subject.expectation.expected, self.found(subject.answer)
         if not isinstance(expected, str):
@@ -81,7 +81,7 @@ class Regex(TextScorer):
         if not self.pattern:
             _compile(str(expectation.expected))
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Search the answer, in time linear in its length."""
         found = self.found(subject.answer)
         if found is MISSING:
@@ -110,7 +110,7 @@ class Numeric(ExpectingScorer):
             return "expected (a number)"
         return ""
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Compare the numbers."""
         expected, found = self._number_in(subject.expectation.expected), self._number_in(self.found(subject.answer))
         if expected is None or found is None:
@@ -149,7 +149,7 @@ class SchemaScorer(TextScorer):
             raise ValueError("there is no schema")
         return _validator(self.json_schema)
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Validate the value of the answer."""
         if self.json_schema is not None:
             validator = self._own_validator

@@ -28,7 +28,7 @@ class Trajectory(Scorer):
             return "tools"
         return ""
 
-    def score_alone(self, subject: Subject) -> Score:
+    async def score(self, subject: Subject) -> Score:
         """Match the calls."""
         expected, made = subject.expectation.tools or (), subject.answer.tools
         note = f"called {', '.join(call.name for call in made) or 'nothing'}"

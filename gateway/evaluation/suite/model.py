@@ -13,7 +13,8 @@ from gateway.evaluation.scoring.scorer import Expectation, ExpectedCall, Form, S
 from gateway.evaluation.scoring.scorers import Scorers
 
 MAX_CASES = 10_000
-MAX_NAME_CHARS = 45  # with the ids of an evaluation and of a scorer it is a request id
+# A request id has the name with the ids of an evaluation and of a scorer.
+MAX_NAME_CHARS = 45
 MAX_TAGS = 32
 
 

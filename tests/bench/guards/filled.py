@@ -43,7 +43,7 @@ def _fill(template, faker):
 
 
 def _value(name, faker):
-    if name == "ssn":  # only the form of the United States is among the defaults of the guard
+    if name == "ssn":  # The guard knows the form of the United States by default.
         return _us_ssn(faker)
     wanted = FORMS.get(name) or OTHERS.get(name) or name
     provide = getattr(faker, wanted, None)

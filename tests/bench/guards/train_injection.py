@@ -19,7 +19,7 @@ from tests.bench.guards.figures import precision_recall
 
 FOLDER = Path("services/orchestrator/adapters/guards/injection")
 EPOCHS, RATE, DECAY, SEED, THRESHOLD = 12, 0.5, 3e-5, 1, 0.5
-MAX_PARTS = 8  # of one text
+MAX_PARTS_OF_TEXT = 8
 
 
 def is_held_out(text):
@@ -29,7 +29,9 @@ def is_held_out(text):
 
 
 def samples(texts, label):
-    parts = {text[begin:end] for text in texts if text.strip() for begin, end in list(parts_of(text))[:MAX_PARTS]}
+    parts = {
+        text[begin:end] for text in texts if text.strip() for begin, end in list(parts_of(text))[:MAX_PARTS_OF_TEXT]
+    }
     return [(part, label) for part in sorted(parts)]
 
 

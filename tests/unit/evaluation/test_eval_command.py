@@ -141,7 +141,7 @@ def test_the_same_command_sends_only_what_has_no_result(pagantic, door, write, t
 
 
 def test_as_many_cases_run_at_once_as_may(pagantic, door, write):
-    door.barrier = asyncio.Barrier(3)  # with fewer at once nothing would end
+    door.barrier = asyncio.Barrier(3)  # No case would end with fewer at once.
     assert pagantic(write(CASES, scorers=["exact"]), "--parallel", 3).exit_code == 0
     assert (door.most, len(door.ids)) == (3, 6)
 

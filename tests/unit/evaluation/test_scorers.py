@@ -1,5 +1,6 @@
 """Scorers without a service: texts, numbers, schemas, tool calls, documents and measures."""
 
+import asyncio
 import re
 
 import pytest
@@ -173,7 +174,7 @@ NAMES = st.sampled_from("abc")
 def test_an_order_is_never_matched_better_than_no_order(made, expected):
     answer = subject(called(*[(name, "{}") for name in made]), tools=calls(*expected))
     in_order, any_order, exact = (
-        scorer({"trajectory": {"match": match}}).score_alone(answer).value
+        asyncio.run(scorer({"trajectory": {"match": match}}).score(answer)).value
         for match in ("in_order", "any_order", "exact")
     )
     assert 0 <= exact <= in_order <= any_order <= 1

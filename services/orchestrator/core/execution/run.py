@@ -69,7 +69,7 @@ class Run:
     plan: Plan | None = None
     bounds: PlanPolicy = field(default_factory=PlanPolicy)
     results: tuple[StepResult, ...] = ()
-    warnings: GuardWarnings = ()  # of the guards
+    warnings: GuardWarnings = ()
 
     def with_best(self, enforcement: Enforcement | None) -> Run:
         """Return the run with its final enforcement."""

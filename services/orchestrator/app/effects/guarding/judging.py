@@ -38,7 +38,7 @@ async def judge(
 
     async with told(request, command, scope, end, events.InferencePurpose.JUDGE):
         scores = await scope.services.inference.decide(command, side_hints(request.hints))
-    scope.inference.lost += scores.usage  # what is answered next takes it
+    scope.inference.lost += scores.usage  # The next answer of the run takes this usage.
     if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):
         return [()] * len(windows)
     return [(Finding(0, len(window.text), JUDGED),) for window in windows]

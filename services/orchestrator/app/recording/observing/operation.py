@@ -97,7 +97,7 @@ def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[O
         observed = ObservedOperation(name)
         try:
             yield observed
-        except GeneratorExit:  # a caller that has read enough closes a stream
+        except GeneratorExit:  # The reader of a stream has closed it, which is no failure.
             raise
         except BaseException as error:
             observed.labels[ERROR_TYPE] = error_type_of(error)
