@@ -112,6 +112,7 @@ class AnswerStream:
                 return self._started
             case Finished():
                 self.is_done = True
+                self._times.completed_s = self._clock.monotonic_s()
                 return Completed(self._usage(event), event.rows)
             case Failed():
                 self.is_done = True

@@ -37,6 +37,7 @@ class RequestTimes:
         queued_s: When it was ready for the engine's loop.
         seated_s: When its wait ended; None where it never got a place.
         prompted_s: When its prompt was processed, which gives the first token, too.
+        completed_s: When its last token came; None while it is answered, and where it fails.
         prompt_tokens: The tokens of its prompt.
         cached_tokens: How many of them were in the cache.
         output_tokens: The tokens of all its candidates so far.
@@ -47,6 +48,7 @@ class RequestTimes:
     queued_s: float
     seated_s: float | None = None
     prompted_s: float | None = None
+    completed_s: float | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -54,7 +56,10 @@ class RequestTimes:
 
     @contextmanager
     def recorded(self, model: str, clock: Clock) -> Iterator[None]:
-        """Record the phases of the request that is answered inside, and how long they took."""
+        """Record the phases of the request that is answered inside, and how long they took.
+
+        A reader that leaves with the last event may do so by an error; the answer is complete all the same.
+        """
         error_type = ""
         try:
             yield
@@ -65,7 +70,10 @@ class RequestTimes:
             error_type = error_type_of(error)
             raise
         finally:
-            self._record(model, clock.monotonic_s(), error_type)
+            if self.completed_s is None:
+                self._record(model, clock.monotonic_s(), error_type)
+            else:
+                self._record(model, self.completed_s, "")
 
     def _record(self, model: str, ended_s: float, error_type: str) -> None:
         labels = {
