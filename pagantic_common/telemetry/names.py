@@ -33,6 +33,8 @@ STATE: Final = "pagantic.state"
 ATTEMPT: Final = "pagantic.attempt"
 STEP_NAME: Final = "pagantic.step.name"
 STEP_KIND: Final = "pagantic.step.kind"
+EXPERIMENT_NAME: Final = "pagantic.experiment.name"
+EXPERIMENT_VARIANT: Final = "pagantic.experiment.variant"
 STAGE: Final = "pagantic.stage"
 STAGE_OUTCOME: Final = "pagantic.stage.outcome"
 VALIDATION_VALID: Final = "pagantic.validation.valid"
@@ -66,7 +68,8 @@ INFERENCE_PREFIX_DROPPED_BLOCKS: Final = "pagantic_inference_prefix_dropped_bloc
 ORCHESTRATOR_REROUTED_CALLS: Final = "pagantic_orchestrator_rerouted_calls"
 ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executions"
 ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
-# A histogram by mode and error code; the code is empty for executions that succeeded.
+# A histogram by mode and error code; the code is empty for executions that succeeded. It and other metrics of the work
+# of executions have the labels experiment and variant where an experiment gave the request a variant.
 ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
 ORCHESTRATOR_TOOL_DURATION: Final = "pagantic_orchestrator_tool_duration"
 ORCHESTRATOR_RETRIEVAL_DURATION: Final = "pagantic_orchestrator_retrieval_duration"

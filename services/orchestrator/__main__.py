@@ -22,6 +22,7 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_RUNNING_EXECUTIONS,
 )
 from services.orchestrator.adapters.custom_steps import load_custom_steps
+from services.orchestrator.adapters.experiments_file import read_experiments
 from services.orchestrator.adapters.guards.process_guards import open_guards
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.prompt_folder import PromptFolder
@@ -32,6 +33,7 @@ from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
 from services.orchestrator.app.running.models import Models
+from services.orchestrator.core.experiments import Experiments
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.access import read_access
@@ -67,7 +69,8 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
         guards = await stack.enter_async_context(open_guards(settings.guards_file))
-        services = replace(with_observed_tools(access.restrict(services)), guards=guards)
+        experiments = Experiments(read_experiments(settings.experiments_file, prompts.templates()), access.may_use)
+        services = replace(with_observed_tools(access.restrict(services)), guards=guards, experiments=experiments)
         environment = make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps))
         executions = Executions(environment)
         stack.push_async_callback(executions.close)

@@ -77,6 +77,9 @@ class OrchestratorSettings(CallerSettings):
     guards_file: Path | None = Field(
         None, description="file of guards, which block or redact what must not pass: JSON; unset is none"
     )
+    experiments_file: Path | None = Field(
+        None, description="file of experiments, whose variants get shares of the requests: JSON; unset is none"
+    )
     call_rate_of_tenant: Annotated[str, AfterValidator(_check_rate)] = Field(
         "", description="most calls of a tenant in a time, as in 600/minute; empty is any number"
     )
@@ -316,6 +319,7 @@ class OrchestratorSettings(CallerSettings):
         "journal_key_file",
         "policy_file",
         "guards_file",
+        "experiments_file",
         mode="before",
     )
     @classmethod

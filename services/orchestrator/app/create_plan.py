@@ -40,6 +40,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
     check_request(request)
     if request.mode is not Mode.PLAN:
         raise InvalidRequest(f"mode {request.mode} has no plan: use PLAN")
+    request = environment.services.experiments.place(request)
     limits = time_limits(request, environment.limits.max_execution_s)
     end = min(current_deadline(), Deadline.after(time.monotonic(), limits.left_s))
     try:

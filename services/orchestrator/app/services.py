@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.core.conversation.memory import MemoryPolicy
+from services.orchestrator.core.experiments import Experiments
 from services.orchestrator.core.plans.planning import Planner
 from services.orchestrator.core.tools.policy import ToolPolicy
 from services.orchestrator.ports.guards import Guards
@@ -28,8 +29,8 @@ class Services:
 
     `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `max_offered_tool_bytes`
     bounds the registered tools that a model is offered unless the request names them; 0 is no bound. `custom_steps` are
-    the kinds of steps that the deployment registered, by name; `calibrations` are its calibrations of decisions, and
-    `guards` its guards, None for none.
+    the kinds of steps that the deployment registered, by name; `calibrations` are its calibrations of decisions,
+    `guards` its guards, None for none, and `experiments` its experiments.
     """
 
     inference: InferencePort
@@ -46,3 +47,4 @@ class Services:
     custom_steps: Mapping[str, CustomStep] = field(default_factory=dict)
     calibrations: Mapping[str, LabelCalibration] = field(default_factory=dict)
     guards: Guards | None = None
+    experiments: Experiments = field(default_factory=Experiments)

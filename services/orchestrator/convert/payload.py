@@ -33,6 +33,7 @@ from services.orchestrator.convert.lifecycle import (
     state_from_proto,
     state_to_proto,
 )
+from services.orchestrator.convert.request import variant_from_proto, variant_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload
@@ -303,6 +304,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ToolCallDelta: ("tool_call_delta", _encode_tool_call),
         events.ToolProgressed: ("tool_progress", _encode_progress),
         events.GuardActed: ("guard_acted", guard_acted_to_proto),
+        events.VariantAssigned: ("variant_assigned", lambda assigned: variant_to_proto(assigned.variant)),
         events.InferenceContinued: ("inference_continued", _encode_continued),
         events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
         events.Resumed: ("resumed", _encode_resumed),
@@ -326,6 +328,7 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "step_end": _decode_step_end,
         "vote_cast": _decode_vote,
         "guard_acted": guard_acted_from_proto,
+        "variant_assigned": lambda variant: events.VariantAssigned(variant_from_proto(variant)),
         "inference_continued": _decode_continued,
         "attempt_discarded": _decode_discarded,
         "resumed": _decode_resumed,

@@ -32,6 +32,7 @@ from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.model.request import (
+    ExperimentVariant,
     Hints,
     Mode,
     Reasoning,
@@ -39,6 +40,7 @@ from services.orchestrator.core.model.request import (
     Request,
     SystemPrompt,
     TemplateCall,
+    VariantChoice,
 )
 from services.orchestrator.core.model.retrieval import (
     Answerability,
@@ -96,6 +98,9 @@ def request_from_proto(
         is_background=request.background,
         decisions=decode_optional(request, "decisions", decisions_from_proto),
         text_prompt=request.text_prompt,
+        choice=VariantChoice(
+            decode_optional(request, "variant", variant_from_proto), takes_part=not request.without_experiments
+        ),
     )
 
 
@@ -158,6 +163,16 @@ def _mode_from_proto(value: int) -> Mode:
 def template_from_proto(template: execution_pb2.PromptTemplate) -> TemplateCall:
     """Decode the name of a template and the values of its variables."""
     return TemplateCall(template.name, tuple(sorted(template.variables.items())))
+
+
+def variant_from_proto(variant: execution_pb2.ExperimentVariant) -> ExperimentVariant:
+    """Decode a variant of an experiment."""
+    return ExperimentVariant(variant.experiment, variant.variant)
+
+
+def variant_to_proto(variant: ExperimentVariant) -> execution_pb2.ExperimentVariant:
+    """Encode a variant of an experiment."""
+    return execution_pb2.ExperimentVariant(experiment=variant.experiment, variant=variant.variant)
 
 
 def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:

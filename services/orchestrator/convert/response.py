@@ -42,6 +42,7 @@ from services.orchestrator.convert.plan import (
     warning_from_proto,
     warning_to_proto,
 )
+from services.orchestrator.convert.request import variant_from_proto, variant_to_proto
 from services.orchestrator.core.model.response import (
     Candidate,
     Citation,
@@ -81,6 +82,7 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         citations=[_citation_to_proto(citation) for citation in response.citations],
         not_in_sources=response.not_in_sources,
         decisions=[decision_to_proto(decision) for decision in response.decisions],
+        variant=encode_optional(response.variant, variant_to_proto),
     )
 
 
@@ -109,6 +111,7 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         citations=tuple(_citation_from_proto(citation) for citation in encoded.citations),
         not_in_sources=optional(encoded, "not_in_sources"),
         decisions=tuple(decision_from_proto(decision) for decision in encoded.decisions),
+        variant=decode_optional(encoded, "variant", variant_from_proto),
     )
 
 

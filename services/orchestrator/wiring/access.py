@@ -19,7 +19,7 @@ from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
 from services.orchestrator.app.services import Services
 from services.orchestrator.ports.audit import AuditStore
-from services.orchestrator.ports.policy import Policy
+from services.orchestrator.ports.policy import Action, Model, Policy
 from services.orchestrator.settings import OrchestratorSettings
 
 
@@ -34,6 +34,10 @@ class Access:
     def restrict(self, services: Services) -> Services:
         """Return services that let each tenant use what the policy permits."""
         return within_policy(services, self.policy)
+
+    def may_use(self, tenant: str, model: str) -> bool:
+        """Return whether a tenant may use a model."""
+        return self.policy is None or not self.policy.find_denial(tenant, Action.INFER, Model(model))
 
     def add_document_search(self, services: Services) -> Services:
         """Return services with the tool that searches documents, where the settings name collections for it."""

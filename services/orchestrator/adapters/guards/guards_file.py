@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.guards.plugin import GuardStage
+from services.orchestrator.adapters.json_file import read_json_file
 from services.orchestrator.core.guards.rules import GuardAction, GuardRule, OnFailure
 
 GUARDS_FILE: Final = "GUARDS_FILE"
-MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_GUARDS: Final = 32
 MAX_WORKERS: Final = 64
 
@@ -52,19 +52,7 @@ class GuardsFile:
 def read_guards_file(path: Path) -> GuardsFile:
     """Read the file; raises InvalidRequest that names what is wrong and where."""
     where = f"{GUARDS_FILE} {str(path)!r}"
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidRequest(f"{where} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"{where} has more than {MAX_FILE_BYTES} bytes")
-    try:
-        content = _File.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InvalidRequest(f"{where} is not valid: {place + ': ' if place else ''}{first['msg']}") from None
+    content = read_json_file(path, _File, where)
     rules = tuple(map(_rule, content.guards))
     names = [rule.name for rule in rules]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -17,6 +17,7 @@ from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, m
 from pagantic_common.telemetry.names import ORCHESTRATOR_COST, ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.broadcast import Broadcast
+from services.orchestrator.app.recording.observing.experiment import variant_labels
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
@@ -174,9 +175,9 @@ class Recorder:
             took_s = (moved.timestamp - self.record.started_at).total_seconds()
             completed = self._envelope(Completed(response), duration_s=took_s, failure=failure)
             code = failure.code.value if failure is not None and failure.code is not None else ""
-            execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code})
+            execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code, **variant_labels()})
             if used is not None and used.cost_usd:
-                cost_usd.add(used.cost_usd, {"model": used.model})
+                cost_usd.add(used.cost_usd, {"model": used.model, **variant_labels()})
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
             self._finishing = self._store([*told, moved, completed], entries, turn=turn, used=used)

@@ -6,7 +6,16 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 
-from pagantic_common.domain.errors import Aborted, Conflict, Failure, PaganticError, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import (
+    Aborted,
+    Conflict,
+    Failure,
+    InvalidRequest,
+    NotFound,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+)
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
@@ -133,7 +142,14 @@ class Admission:
         self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
     ) -> Driver | ExecutionRecord:
         """Store that an execution begins, or return the record of the one that has its id."""
-        limits, request = self._environment.limits, self._guarded(submission.request)
+        limits = self._environment.limits
+        try:
+            request = self._environment.services.experiments.place(self._guarded(submission.request))
+        except InvalidRequest:
+            existing = None if ended else await self._existing(submission)  # admitted before the file was changed
+            if existing is None:
+                raise
+            return existing
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
         if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
             stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
@@ -144,6 +160,15 @@ class Admission:
             if existing is not None:
                 return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s))
+
+    async def _existing(self, submission: Submission) -> ExecutionRecord | None:
+        """Return the execution that a request has begun before; None for a new one."""
+        if submission.has_new_id:
+            return None
+        try:
+            return await self._journal.get(submission.request.key)
+        except NotFound:
+            return None
 
     def _guarded(self, request: Request) -> Request:
         """Return a request that says whether guards read it, also where it is resumed."""

@@ -22,6 +22,7 @@ from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.replay import Replay
 from services.orchestrator.core.execution.run import Outcome
 from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
+from services.orchestrator.core.model.request import Request
 
 
 class Driver:
@@ -54,26 +55,37 @@ class Driver:
         self._on_decided = on_decided
 
     @property
+    def request(self) -> Request:
+        """The request as it was admitted, with its variant."""
+        return self._outcome.run.request
+
+    @property
     def trace_id(self) -> str:
         """The trace of its calls; empty where that is the trace of the call that began it."""
         if self._is_resumed:
             return self._recorder.record.trace_id
-        return self._outcome.run.request.trace_id
+        return self.request.trace_id
 
     def turn(self) -> AbstractAsyncContextManager[None]:
         """Wait for the turn of the session."""
-        return self._environment.turns.turn(self._outcome.run.request, is_resumed=self._is_resumed)
+        return self._environment.turns.turn(self.request, is_resumed=self._is_resumed)
 
     async def begin(self) -> Outcome:
         """Record that the execution begins or is resumed, and return where it stands."""
         outcome = self._outcome
         if self._recorder.has_no_events or isinstance(outcome.command, Finish):
             await self.record(outcome)
+            await self._note_variant()
         if self._is_resumed and not isinstance(outcome.command, Finish):
             # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
             resumed = events.Resumed(len(self._recorder.progress.steps))
             await self._recorder.emit(resumed, is_durable=True)
         return outcome
+
+    async def _note_variant(self) -> None:
+        variant = self.request.variant
+        if variant is not None and not self._recorder.is_finishing:
+            await self._recorder.record_step([events.VariantAssigned(variant)], [])
 
     def scope(self) -> RunScope:
         """Return the scope of its effects."""

@@ -17,6 +17,7 @@ from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing.execution import StateSpans, execution_span, note_failure
+from services.orchestrator.app.recording.observing.experiment import variant_scope
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import caller_left
@@ -173,6 +174,7 @@ class Execution:
             with (
                 execution_span(driver.trace_id, record) as opened,
                 work_scope(principal=work_of(*self.account), correlation=correlation, is_detached=True),
+                variant_scope(opened, driver.request),
             ):
                 reason = self._halted_by
                 if reason is None:

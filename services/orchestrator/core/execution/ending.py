@@ -132,6 +132,7 @@ def _response(run: Run) -> Response:
         seed=run.seed,
         plan=run.plan,
         tool_calls=run.handed_over,
+        variant=run.request.variant,
     )
     if output is not None:
         response = replace(

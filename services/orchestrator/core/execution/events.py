@@ -14,6 +14,7 @@ from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport
 from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.guards.rules import GuardReport
+from services.orchestrator.core.model.request import ExperimentVariant
 from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
 from services.orchestrator.core.tools.approval import Approval
 
@@ -201,6 +202,13 @@ class GuardActed:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantAssigned:
+    """The request got a variant of an experiment."""
+
+    variant: ExperimentVariant
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
     """The streamed text of this attempt no longer counts."""
 
@@ -243,6 +251,7 @@ Payload = (
     | ToolProgressed
     | InferenceContinued
     | GuardActed
+    | VariantAssigned
     | AttemptDiscarded
     | Completed
     | Resumed
@@ -264,6 +273,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         Completed: EventName("orchestrator", "execution.end"),
         AttemptDiscarded: EventName("orchestrator", "attempt.discarded"),
         GuardActed: EventName("orchestrator", "guard.acted"),
+        VariantAssigned: EventName("orchestrator", "variant.assigned"),
         VoteCast: EventName("orchestrator", "vote.cast"),
         StepStart: EventName("orchestrator", "step.start"),
         StepEnd: EventName("orchestrator", "step.end"),

@@ -100,10 +100,27 @@ class SystemPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class ExperimentVariant:
+    """A variant of an experiment, both by name."""
+
+    experiment: str
+    variant: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantChoice:
+    """What the caller chooses of experiments: the variant that it names, or no part; by default nothing."""
+
+    named: ExperimentVariant | None = None
+    takes_part: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages.
 
-    `is_guarded` when guards read it first.
+    `is_guarded` when guards read it first. `variant` is the variant of an experiment that its admission gave it, and
+    whose changes it has; None before, and for none.
     """
 
     request_id: str
@@ -129,6 +146,8 @@ class Request:
     decisions: Decisions | None = None
     text_prompt: str = ""
     is_guarded: bool = False
+    choice: VariantChoice = VariantChoice()
+    variant: ExperimentVariant | None = None
 
     @property
     def account(self) -> Account:

@@ -54,6 +54,8 @@ def check_request(request: Request) -> None:
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
     _check_output(request.output)
+    if request.choice.named is not None and not request.choice.takes_part:
+        raise InvalidRequest("variant names an experiment: leave without_experiments unset, or variant")
     _check_citations(request)
     _check_client_tools(request)
     if unused := _unused_field(request):
@@ -92,6 +94,7 @@ def _check_text_prompt(request: Request) -> None:
         subject=request.subject,
         is_background=request.is_background,
         text_prompt=request.text_prompt,
+        choice=request.choice,
     )
     if name := _first_difference(request.hints, hints):
         raise InvalidRequest(f"text_prompt is continued as it is: leave hints.{name} unset, or send messages")
@@ -188,6 +191,7 @@ def _unused_by_decide(request: Request) -> str:
         tenant=request.tenant,
         subject=request.subject,
         decisions=request.decisions,
+        choice=request.choice,
     )
     name = _first_difference(request, used)
     if not name:

@@ -11,6 +11,7 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Guarantee, StageReport, Violation
 from services.orchestrator.core.model.decision import Decision
 from services.orchestrator.core.model.plan import Plan, StepResult
+from services.orchestrator.core.model.request import ExperimentVariant
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
@@ -208,6 +209,7 @@ class Response:
     citations: tuple[Citation, ...] = ()
     not_in_sources: float | None = None
     decisions: tuple[Decision, ...] = ()
+    variant: ExperimentVariant | None = None
 
     @property
     def may_run_again(self) -> bool:

@@ -230,6 +230,8 @@ class SystemRequest(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     TEXT_PROMPT_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    WITHOUT_EXPERIMENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Unique per request, [A-Za-z0-9._:-]{1,128}; made by the system when empty. It is the idempotency key: the same id
     with the same payload joins the running execution or returns the stored response; with another payload, or from
@@ -256,10 +258,12 @@ class SystemRequest(_message.Message):
     """A raw prompt in place of messages (CHAT): the model continues this text as it is, without a chat template or a
     system prompt. Its control texts, such as those between turns, are control tokens: put no text of strangers into it.
     Of the other fields it goes with request_id, trace_id, hints, output, rules, semantic_intent, retry, background,
-    keep_request and metadata; of the hints, tool_choice, max_tool_rounds and reasoning must be unset, and of the output
+    keep_request, metadata, variant and without_experiments; of the hints, tool_choice, max_tool_rounds and reasoning must be unset, and of the output
     citations and schema_in_prompt. A schema binds the decoder, and is not shown to the model. A retry continues the same
     text again. The continuation may be empty.
     """
+    without_experiments: _builtins.bool
+    """The request takes part in no experiment."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """At least one, unless text_prompt is set; the last is the user's, or a tool result. In MODE_DECIDE it may be any."""
@@ -331,6 +335,13 @@ class SystemRequest(_message.Message):
     def decisions(self) -> _decision_pb2.Decisions:
         """The questions (MODE_DECIDE)."""
 
+    @_builtins.property
+    def variant(self) -> Global___ExperimentVariant:
+        """The variant of an experiment that this request gets, whatever the shares are. INVALID_ARGUMENT (CONFIG_INVALID) for
+        an experiment or a variant that the deployment does not have, and for a request that the experiment is not about.
+        Unset leaves the choice to the deployment.
+        """
+
     def __init__(
         self,
         *,
@@ -356,14 +367,42 @@ class SystemRequest(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         decisions: _decision_pb2.Decisions | None = ...,
         text_prompt: _builtins.str = ...,
+        variant: Global___ExperimentVariant | None = ...,
+        without_experiments: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "decisions", b"decisions", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "voting", b"voting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "decisions", b"decisions", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "variant", b"variant", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "text_prompt", b"text_prompt", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "voting", b"voting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "text_prompt", b"text_prompt", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "variant", b"variant", "voting", b"voting", "without_experiments", b"without_experiments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SystemRequest: _TypeAlias = SystemRequest  # noqa: Y015
+
+@_typing.final
+class ExperimentVariant(_message.Message):
+    """A variant of an experiment of the deployment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPERIMENT_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    experiment: _builtins.str
+    """The name of the experiment."""
+    variant: _builtins.str
+    """The name of the variant."""
+    def __init__(
+        self,
+        *,
+        experiment: _builtins.str = ...,
+        variant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["experiment", b"experiment", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExperimentVariant: _TypeAlias = ExperimentVariant  # noqa: Y015
 
 @_typing.final
 class SystemPrompt(_message.Message):
@@ -732,6 +771,7 @@ class SystemResponse(_message.Message):
     CITATIONS_FIELD_NUMBER: _builtins.int
     NOT_IN_SOURCES_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     session_id: _builtins.str
@@ -813,6 +853,10 @@ class SystemResponse(_message.Message):
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_decision_pb2.Decision]:
         """The decisions, in the order of their questions (DECIDE)."""
 
+    @_builtins.property
+    def variant(self) -> Global___ExperimentVariant:
+        """The variant of an experiment that the request got; unset when it took part in none."""
+
     def __init__(
         self,
         *,
@@ -838,10 +882,11 @@ class SystemResponse(_message.Message):
         citations: _abc.Iterable[Global___Citation] | None = ...,
         not_in_sources: _builtins.float | None = ...,
         decisions: _abc.Iterable[_decision_pb2.Decision] | None = ...,
+        variant: Global___ExperimentVariant | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "not_in_sources", b"not_in_sources", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "not_in_sources", b"not_in_sources", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation", "variant", b"variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "decisions", b"decisions", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "decisions", b"decisions", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "variant", b"variant", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015

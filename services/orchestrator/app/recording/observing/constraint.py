@@ -8,6 +8,7 @@ from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_VALIDATION_DURATION, VALIDATION_VALID
 from pagantic_common.telemetry.spans import span
+from services.orchestrator.app.recording.observing.experiment import variant_labels
 from services.orchestrator.app.recording.observing.measured import measured
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.request import Request
@@ -35,7 +36,7 @@ class ObservedConstraint(ConstraintPort):
     async def enforce(
         self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
     ) -> Enforcement:
-        labels: dict[str, str] = {}
+        labels = dict(variant_labels())
         with measured("validate", {}, validation_duration, labels) as opened:
             enforcement = await self._constraint.enforce(
                 text, request, is_decoder_enforced=is_decoder_enforced, sources=sources

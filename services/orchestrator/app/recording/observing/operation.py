@@ -15,6 +15,7 @@ from pagantic_common.telemetry.genai import Operation, TokenType
 from pagantic_common.telemetry.names import ERROR_TYPE
 from pagantic_common.telemetry.scope import current_scope
 from pagantic_common.telemetry.spans import Attributes, error_type_of, span
+from services.orchestrator.app.recording.observing.experiment import variant_labels
 
 WritableAttributes = dict[str, AttributeValue]
 
@@ -32,6 +33,7 @@ class ObservedOperation:
 
     def __init__(self, name: Operation) -> None:
         self.labels: WritableAttributes = {genai.OPERATION_NAME: name.value, genai.PROVIDER_NAME: genai.PROVIDER}
+        self.labels |= variant_labels()
         self.usage = TokenUsage()
         self._reasons: list[str] = []
         self._began_s = time.monotonic()

@@ -1,0 +1,41 @@
+"""The variant of the execution at hand: attributes of its span, and labels of the metrics of its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+from opentelemetry.trace import Span
+
+from pagantic_common.telemetry.names import EXPERIMENT_NAME, EXPERIMENT_VARIANT
+from services.orchestrator.core.model.request import Request
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+_labels: ContextVar[Mapping[str, str]] = ContextVar("variant_labels", default=_NONE)
+
+
+def variant_labels() -> Mapping[str, str]:
+    """Return the labels of the current work's variant; none outside of experiments."""
+    return _labels.get()
+
+
+@contextmanager
+def variant_scope(opened: Span, request: Request) -> Iterator[None]:
+    """Note the variant of a request for the work inside.
+
+    A variant that the caller named gives no labels: chance did not choose it, so it would bias what they compare.
+    """
+    variant = request.variant
+    labels = _NONE
+    if variant is not None:
+        opened.set_attributes({EXPERIMENT_NAME: variant.experiment, EXPERIMENT_VARIANT: variant.variant})
+        if request.choice.named is None:
+            labels = {"experiment": variant.experiment, "variant": variant.variant}
+    token = _labels.set(labels)
+    try:
+        yield
+    finally:
+        _labels.reset(token)

@@ -1,0 +1,144 @@
+"""Experiments: the variant that a request gets, and the request that it becomes.
+
+A session is drawn by weighted rendezvous hashing: each variant has a time that is exponentially distributed with its
+share as the rate, from a SHA-256 of the experiment, the variant and the session, and the earliest variant wins.
+
+Invariants:
+    1. The same session gets the same variant, at every orchestrator and after every restart.
+    2. The probability of a variant is its part of all shares.
+    3. Where one share grows against all others, sessions move to that variant alone; where one shrinks, from it alone.
+    4. Experiments draw independently of one another.
+
+Source: Moulton, Jiang: Maximally Consistent Sampling and the Jaccard Index of Probability Distributions, 2018.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from services.orchestrator.core.model.request import ExperimentVariant, Mode, Request
+
+_HASHES = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A variant, its share in percent, and what it puts in place of the request's own; empty and None change nothing.
+
+    `prompt` is a prompt template, which gets the variables of the request's.
+    """
+
+    name: str
+    share: float
+    model: str = ""
+    prompt: str = ""
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment: its variants, and the requests that it is about; an empty condition holds for every request.
+
+    An empty name among `models` stands for requests that name no model. `prompt` is a prompt template.
+    """
+
+    name: str
+    variants: tuple[Variant, ...]
+    modes: frozenset[Mode] = frozenset()
+    models: frozenset[str] = frozenset()
+    prompt: str = ""
+    tenants: frozenset[str] = frozenset()
+
+    def find_mismatch(self, request: Request) -> str:
+        """Return the field because of which the experiment is not about a request; empty when it is."""
+        template = request.prompt.template
+        matches = {
+            "tenant": not self.tenants or request.tenant in self.tenants,
+            "mode": not self.modes or request.mode in self.modes,
+            "hints.model": not self.models or request.hints.model in self.models,
+            "prompt.template": not self.prompt or (template is not None and template.name == self.prompt),
+        }
+        return next((field for field, is_met in matches.items() if not is_met), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Experiments:
+    """The experiments of a deployment in order.
+
+    `may_use` says whether a tenant may use a model.
+    """
+
+    declared: tuple[Experiment, ...] = ()
+    may_use: Callable[[str, str], bool] = lambda _tenant, _model: True
+
+    def place(self, request: Request) -> Request:
+        """Return a request with its variant: the one that it names, else that of the first experiment about it.
+
+        A tenant that may not use the model of each variant takes no part, so that the groups stay alike. Raises
+        InvalidRequest (CONFIG_INVALID) for a variant that the request names and cannot have.
+        """
+        if request.choice.named is not None:
+            return with_variant(request, *self._named(request, request.choice.named))
+        if not request.choice.takes_part:
+            return request
+        for experiment in self.declared:
+            if not experiment.find_mismatch(request) and self._is_open_to(experiment, request.tenant):
+                return with_variant(request, experiment, draw(experiment, unit_of(request)))
+        return request
+
+    def _is_open_to(self, experiment: Experiment, tenant: str) -> bool:
+        return all(self.may_use(tenant, variant.model) for variant in experiment.variants if variant.model)
+
+    def _named(self, request: Request, named: ExperimentVariant) -> tuple[Experiment, Variant]:
+        visible = [one for one in self.declared if not one.tenants or request.tenant in one.tenants]
+        experiment = next((one for one in visible if one.name == named.experiment), None)
+        if experiment is None:
+            raise _refusal("experiment", named.experiment, [one.name for one in visible])
+        variant = next((one for one in experiment.variants if one.name == named.variant), None)
+        if variant is None:
+            raise _refusal("variant", named.variant, [one.name for one in experiment.variants])
+        if field := experiment.find_mismatch(request):
+            raise InvalidRequest(
+                f"variant.experiment {experiment.name!r} is not about this request: its {field} is another; leave "
+                "variant unset, or send what the experiment is about",
+                code=ErrorCode.CONFIG_INVALID,
+            )
+        return experiment, variant
+
+
+def unit_of(request: Request) -> str:
+    """Return what is drawn: the session, or the request where there is none, of its tenant."""
+    return f"{request.tenant}\0{request.session_id or request.request_id}"
+
+
+def draw(experiment: Experiment, unit: str) -> Variant:
+    """Return the variant of a unit; one without a share is never drawn."""
+    drawn = [variant for variant in experiment.variants if variant.share > 0]
+    return min(drawn, key=lambda variant: _time_of(experiment, variant, unit))
+
+
+def with_variant(request: Request, experiment: Experiment, variant: Variant) -> Request:
+    """Return a request as its variant changes it."""
+    hints, prompt = request.hints, request.prompt
+    if variant.model:
+        hints = replace(hints, model=variant.model)
+    if variant.temperature is not None:
+        hints = replace(hints, temperature=variant.temperature)
+    if variant.prompt and prompt.template is not None:
+        prompt = replace(prompt, template=replace(prompt.template, name=variant.prompt))
+    return replace(request, hints=hints, prompt=prompt, variant=ExperimentVariant(experiment.name, variant.name))
+
+
+def _time_of(experiment: Experiment, variant: Variant, unit: str) -> float:
+    digest = hashlib.sha256(f"{experiment.name}\0{variant.name}\0{unit}".encode()).digest()
+    uniform = (int.from_bytes(digest[:8], "big") + 1) / _HASHES  # above 0, at most 1
+    return -math.log(uniform) / variant.share
+
+
+def _refusal(kind: str, name: str, known: list[str]) -> InvalidRequest:
+    names = ", ".join(known) or "none"
+    return InvalidRequest(f"variant.{kind} {name[:64]!r} is not known: there is {names}", code=ErrorCode.CONFIG_INVALID)
