@@ -21,11 +21,8 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_MAX_EXECUTIONS,
     ORCHESTRATOR_RUNNING_EXECUTIONS,
 )
-from services.orchestrator.adapters.custom_steps import load_custom_steps
-from services.orchestrator.adapters.experiments_file import read_experiments
 from services.orchestrator.adapters.guards.process_guards import open_guards
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.adapters.prompt_folder import PromptFolder
 from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
@@ -33,10 +30,10 @@ from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import make_environment
 from services.orchestrator.app.running.models import Models
-from services.orchestrator.core.experiments import Experiments
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
 from services.orchestrator.wiring.access import read_access
+from services.orchestrator.wiring.files import read_files
 from services.orchestrator.wiring.identity import open_identity
 from services.orchestrator.wiring.inference import open_inference
 from services.orchestrator.wiring.journal import open_journal
@@ -56,29 +53,29 @@ READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; the journal is closed last. Raises InvalidRequest for a prompt template that is none."""
     async with AsyncExitStack() as stack:
-        prompts = PromptFolder(settings.prompt_folder)
-        custom_steps = load_custom_steps(settings.step_kinds)
+        files = read_files(settings)
         journal = await stack.enter_async_context(open_journal(settings))
         _report(journal)
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
         inference = await stack.enter_async_context(open_inference(settings, channels[0]))
-        services = services_of(
-            settings, inference, channels[1:], journal, journal, prompts=prompts, custom_steps=custom_steps
-        )
+        services = services_of(settings, inference, channels[1:], journal, journal, files=files)
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
         guards = await stack.enter_async_context(open_guards(settings.guards_file))
-        experiments = Experiments(read_experiments(settings.experiments_file, prompts.templates()), access.may_use)
-        services = replace(with_observed_tools(access.restrict(services)), guards=guards, experiments=experiments)
-        environment = make_environment(services, journal, SystemClock(), limits_of(settings, custom_steps))
+        services = replace(
+            with_observed_tools(access.restrict(services)),
+            guards=guards,
+            experiments=files.experiments_for(access.may_use),
+        )
+        environment = make_environment(services, journal, SystemClock(), limits_of(settings, files.custom_steps))
         executions = Executions(environment)
         stack.push_async_callback(executions.close)
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
         keys, authenticator = await stack.enter_async_context(open_identity(settings, journal))
         history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
-        tools, templates = ToolCatalog(services.tools, settings.tool_policy), Templates(prompts, journal)
+        tools, templates = ToolCatalog(services.tools, settings.tool_policy), Templates(files.prompts, journal)
         presence = Presence(
             executions,
             journal,

@@ -159,6 +159,8 @@ def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Seq
     for name in ("citations", "warnings", "candidates", "step_results", "tool_calls_made"):
         if values := getattr(first, name):
             told[name] = [_plain(value) for value in values]
+    if first.HasField("variant"):
+        told["variant"] = _plain(first.variant)
     if is_filtered(first):
         told["filtered"] = dict(failure_from_proto(first.error).details)
     if ignored:

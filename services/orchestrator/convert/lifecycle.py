@@ -1,4 +1,4 @@
-"""Lifecycle states, moments and the acts of guards <-> proto."""
+"""Lifecycle states, moments, variants of experiments and the acts of guards <-> proto."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.core.execution.events import GuardActed
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
+from services.orchestrator.core.model.request import ExperimentVariant
 
 _PREFIX = "LIFECYCLE_STATE_"
 _STATES = EnumCodec(execution_pb2.LifecycleState, State, _PREFIX, unknown=None)
@@ -38,6 +39,16 @@ def timestamp_to_proto(moment: datetime) -> Timestamp:
     timestamp = Timestamp()
     timestamp.FromDatetime(moment)
     return timestamp
+
+
+def variant_from_proto(variant: execution_pb2.ExperimentVariant) -> ExperimentVariant:
+    """Decode a variant of an experiment."""
+    return ExperimentVariant(variant.experiment, variant.variant)
+
+
+def variant_to_proto(variant: ExperimentVariant) -> execution_pb2.ExperimentVariant:
+    """Encode a variant of an experiment."""
+    return execution_pb2.ExperimentVariant(experiment=variant.experiment, variant=variant.variant)
 
 
 def guard_acted_to_proto(acted: GuardActed) -> event_pb2.GuardActed:

@@ -32,8 +32,9 @@ from services.orchestrator.convert.lifecycle import (
     guard_acted_to_proto,
     state_from_proto,
     state_to_proto,
+    variant_from_proto,
+    variant_to_proto,
 )
-from services.orchestrator.convert.request import variant_from_proto, variant_to_proto
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload

@@ -99,7 +99,7 @@ def request_from_proto(
         decisions=decode_optional(request, "decisions", decisions_from_proto),
         text_prompt=request.text_prompt,
         choice=VariantChoice(
-            decode_optional(request, "variant", variant_from_proto), takes_part=not request.without_experiments
+            decode_optional(request, "variant", _variant_from_proto), takes_part=not request.without_experiments
         ),
     )
 
@@ -165,14 +165,8 @@ def template_from_proto(template: execution_pb2.PromptTemplate) -> TemplateCall:
     return TemplateCall(template.name, tuple(sorted(template.variables.items())))
 
 
-def variant_from_proto(variant: execution_pb2.ExperimentVariant) -> ExperimentVariant:
-    """Decode a variant of an experiment."""
+def _variant_from_proto(variant: execution_pb2.ExperimentVariant) -> ExperimentVariant:
     return ExperimentVariant(variant.experiment, variant.variant)
-
-
-def variant_to_proto(variant: ExperimentVariant) -> execution_pb2.ExperimentVariant:
-    """Encode a variant of an experiment."""
-    return execution_pb2.ExperimentVariant(experiment=variant.experiment, variant=variant.variant)
 
 
 def _prompt_from_proto(prompt: execution_pb2.SystemPrompt) -> SystemPrompt:

@@ -34,6 +34,7 @@ from services.orchestrator.convert.inference import (
     logprob_to_proto,
     set_finish_reason_from_proto,
 )
+from services.orchestrator.convert.lifecycle import variant_from_proto, variant_to_proto
 from services.orchestrator.convert.plan import (
     plan_from_proto,
     plan_to_proto,
@@ -42,7 +43,6 @@ from services.orchestrator.convert.plan import (
     warning_from_proto,
     warning_to_proto,
 )
-from services.orchestrator.convert.request import variant_from_proto, variant_to_proto
 from services.orchestrator.core.model.response import (
     Candidate,
     Citation,

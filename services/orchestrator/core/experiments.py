@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from services.orchestrator.core.model.request import ExperimentVariant, Mode, Request
 
 _HASHES = 1 << 64
+_Named = TypeVar("_Named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,9 @@ class Experiments:
         return all(self.may_use(tenant, variant.model) for variant in experiment.variants if variant.model)
 
     def _named(self, request: Request, named: ExperimentVariant) -> tuple[Experiment, Variant]:
-        visible = [one for one in self.declared if not one.tenants or request.tenant in one.tenants]
-        experiment = next((one for one in visible if one.name == named.experiment), None)
-        if experiment is None:
-            raise _refusal("experiment", named.experiment, [one.name for one in visible])
-        variant = next((one for one in experiment.variants if one.name == named.variant), None)
-        if variant is None:
-            raise _refusal("variant", named.variant, [one.name for one in experiment.variants])
+        visible = {one.name: one for one in self.declared if not one.tenants or request.tenant in one.tenants}
+        experiment = _known("experiment", named.experiment, visible)
+        variant = _known("variant", named.variant, {one.name: one for one in experiment.variants})
         if field := experiment.find_mismatch(request):
             raise InvalidRequest(
                 f"variant.experiment {experiment.name!r} is not about this request: its {field} is another; leave "
@@ -139,6 +137,10 @@ def _time_of(experiment: Experiment, variant: Variant, unit: str) -> float:
     return -math.log(uniform) / variant.share
 
 
-def _refusal(kind: str, name: str, known: list[str]) -> InvalidRequest:
-    names = ", ".join(known) or "none"
-    return InvalidRequest(f"variant.{kind} {name[:64]!r} is not known: there is {names}", code=ErrorCode.CONFIG_INVALID)
+def _known(kind: str, name: str, known: Mapping[str, _Named]) -> _Named:
+    if name in known:
+        return known[name]
+    raise InvalidRequest(
+        f"variant.{kind} {name[:64]!r} is not known: there is {', '.join(known) or 'none'}",
+        code=ErrorCode.CONFIG_INVALID,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -12,7 +12,6 @@ from pagantic_common.rpc.access.tls.certificates import read_certificates
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.access.key_files import tenant_credentials
-from services.orchestrator.adapters.calibration_folder import read_calibrations
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_tools import GrpcTools
@@ -24,8 +23,9 @@ from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.budgets import BudgetStore
-from services.orchestrator.ports.services import CustomStep, InferencePort, PromptProvider, SummaryStore
+from services.orchestrator.ports.services import InferencePort, SummaryStore
 from services.orchestrator.settings import OrchestratorSettings
+from services.orchestrator.wiring.files import Files
 
 __all__ = ["channels_of", "open_budgets", "services_of", "with_observed_tools", "within_budgets"]
 
@@ -64,8 +64,7 @@ def services_of(
     summaries: SummaryStore,
     approvals: ApprovalStore,
     *,
-    prompts: PromptProvider,
-    custom_steps: Mapping[str, CustomStep],
+    files: Files,
 ) -> Services:
     """Return the services, without budgets, and observed but for the tools.
 
@@ -78,14 +77,14 @@ def services_of(
         constraint=GrpcConstraint(constraint, patience_s, credentials),
         tools=GrpcTools(tools, patience_s, credentials),
         context=GrpcContext(context, rerank, patience_s, credentials),
-        prompts=prompts,
+        prompts=files.prompts,
         summaries=summaries,
         approvals=Approvals(approvals, SystemClock(), settings.approval_wait_s),
         planner=settings.planner,
         memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
         tool_policy=settings.tool_policy,
         max_offered_tool_bytes=settings.max_offered_tool_bytes,
-        custom_steps=custom_steps,
-        calibrations=read_calibrations(settings.calibration_folder),
+        custom_steps=files.custom_steps,
+        calibrations=files.calibrations,
     )
     return observed(services)

@@ -32,6 +32,7 @@ class Extension(AnswerShape):
     candidates: list[dict[str, Any]] = ABSENT
     step_results: list[dict[str, Any]] = ABSENT
     tool_calls_made: list[dict[str, Any]] = ABSENT
+    variant: dict[str, Any] = ABSENT
     ignored: list[str] = ABSENT
 
 

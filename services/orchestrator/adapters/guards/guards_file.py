@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.guards.plugin import GuardStage
-from services.orchestrator.adapters.json_file import read_json_file
+from services.orchestrator.adapters.files.json_file import read_json_file
 from services.orchestrator.core.guards.rules import GuardAction, GuardRule, OnFailure
 
 GUARDS_FILE: Final = "GUARDS_FILE"

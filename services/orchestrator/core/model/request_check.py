@@ -15,7 +15,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.client_tools import check_client_tools
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.request import Hints, Mode, Reasoning, Request
+from services.orchestrator.core.model.request import Hints, Mode, Reasoning, Request, VariantChoice
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
@@ -54,12 +54,11 @@ def check_request(request: Request) -> None:
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
     _check_output(request.output)
-    if request.choice.named is not None and not request.choice.takes_part:
-        raise InvalidRequest("variant names an experiment: leave without_experiments unset, or variant")
     _check_citations(request)
     _check_client_tools(request)
     if unused := _unused_field(request):
         raise InvalidRequest(unused)
+    _check_choice(request.choice)
     if request.mode is Mode.REDUNDANT:
         _check_voting(request)
     if request.plan is not None:
@@ -142,6 +141,11 @@ def _check_client_tools(request: Request) -> None:
     if request.client_tools and request.mode not in (Mode.CHAT, Mode.STRUCTURED):
         raise InvalidRequest(f"mode {request.mode} calls no tools of the caller: leave client_tools empty")
     check_client_tools(request.client_tools, request.tools)
+
+
+def _check_choice(choice: VariantChoice) -> None:
+    if choice.named is not None and not choice.takes_part:
+        raise InvalidRequest("variant names an experiment: leave without_experiments unset, or variant")
 
 
 def _check_output(output: OutputContract) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.adapters.json_file import read_json_file
+from services.orchestrator.adapters.files.json_file import read_json_file
 from services.orchestrator.core.experiments import Experiment, Variant
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.services import ConfiguredTemplate
@@ -76,21 +76,28 @@ def read_experiments(path: Path | None, templates: Sequence[ConfiguredTemplate])
     return experiments
 
 
-def _problems_of(experiment: Experiment, known: dict[str, ConfiguredTemplate]) -> Iterator[str]:
-    total = sum(variant.share for variant in experiment.variants)
-    if abs(total - ALL_PERCENT) > _ROUNDING:
-        yield f"its shares are {total:g} in all: make them 100"
+def _problems_of(experiment: Experiment, known: Mapping[str, ConfiguredTemplate]) -> Iterator[str]:
+    yield from _problems_of_shares([variant.share for variant in experiment.variants])
     prompts = [variant.prompt for variant in experiment.variants if variant.prompt]
     if prompts and not experiment.prompt:
         yield "a variant has a prompt: name the prompt that it replaces in applies_to.prompt"
     for name in filter(None, [experiment.prompt, *prompts]):
         if name not in known:
             yield f"no prompt template is named {name!r}: there is {', '.join(sorted(known)) or 'none'}"
-            return
+    yield from _differences_of(prompts, experiment.prompt, known)
+
+
+def _problems_of_shares(shares: Sequence[float]) -> Iterator[str]:
+    if abs(sum(shares) - ALL_PERCENT) > _ROUNDING:
+        yield f"its shares are {sum(shares):g} in all: make them 100"
+
+
+def _differences_of(prompts: Sequence[str], replaced: str, known: Mapping[str, ConfiguredTemplate]) -> Iterator[str]:
+    """Yield the prompts that do not take the variables of the one that they replace."""
     for name in prompts:
-        wanted, given = known[name].variables, known[experiment.prompt].variables
+        wanted, given = known[name].variables, known[replaced].variables
         if set(wanted) != set(given):
-            yield f"prompt {name!r} has the variables {list(wanted)}, and {experiment.prompt!r} has {list(given)}"
+            yield f"prompt {name!r} has the variables {list(wanted)}, and {replaced!r} has {list(given)}"
 
 
 def _check_names(names: list[str], where: str) -> None:

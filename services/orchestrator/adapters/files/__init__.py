@@ -1,0 +1,1 @@
+"""Files and folders that an operator gives, read at the start."""

@@ -1,0 +1,40 @@
+"""What the operator's files and packages bring, read at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pagantic_common.domain.text.calibration import LabelCalibration
+from services.orchestrator.adapters.custom_steps import load_custom_steps
+from services.orchestrator.adapters.files.calibration_folder import read_calibrations
+from services.orchestrator.adapters.files.experiments_file import read_experiments
+from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.core.experiments import Experiment, Experiments
+from services.orchestrator.ports.services import CustomStep
+from services.orchestrator.settings import OrchestratorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Prompt templates, calibrations of decisions, kinds of steps by name, and experiments."""
+
+    prompts: PromptFolder
+    calibrations: Mapping[str, LabelCalibration]
+    custom_steps: Mapping[str, CustomStep]
+    experiments: tuple[Experiment, ...]
+
+    def experiments_for(self, may_use: Callable[[str, str], bool]) -> Experiments:
+        """Return the experiments, of which a tenant takes part in those whose models it may use."""
+        return Experiments(self.experiments, may_use)
+
+
+def read_files(settings: OrchestratorSettings) -> Files:
+    """Read them; raises InvalidRequest for what cannot be used."""
+    prompts = PromptFolder(settings.prompt_folder)
+    return Files(
+        prompts,
+        read_calibrations(settings.calibration_folder),
+        load_custom_steps(settings.step_kinds),
+        read_experiments(settings.experiments_file, prompts.templates()),
+    )
