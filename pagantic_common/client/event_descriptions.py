@@ -8,7 +8,7 @@ from typing import Any
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2
 from pagantic_common.client.descriptions import (
     count_of,
     describe_usage,
@@ -16,6 +16,7 @@ from pagantic_common.client.descriptions import (
     finish_reason_name,
     state_name,
 )
+from pagantic_common.client.hints import variant_text
 from pagantic_common.codec.enums import name_of
 
 HASH_DIGITS = 8
@@ -144,10 +145,6 @@ def _describe_guard(acted: event_pb2.GuardActed) -> str:
     return described
 
 
-def _describe_variant(variant: execution_pb2.ExperimentVariant) -> str:
-    return f"{variant.experiment}={variant.variant}"
-
-
 def _describe_discarded(discarded: event_pb2.AttemptDiscarded) -> str:
     return f"attempt {discarded.attempt}: {discarded.reason}"
 
@@ -188,7 +185,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "step_start": _describe_step_start,
     "step_end": _describe_step_end,
     "guard_acted": _describe_guard,
-    "variant_assigned": _describe_variant,
+    "variant_assigned": variant_text,
     "inference_continued": _describe_continued,
     "attempt_discarded": _describe_discarded,
     "resumed": _describe_resumed,

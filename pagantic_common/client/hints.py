@@ -18,6 +18,7 @@ from pagantic_common.domain.text.json_text import dump_json
 # "auto", "required", "none", the name of a tool, or a whole choice; None leaves it to the system.
 Choice = str | ToolChoice | None
 REASONING_MODES = ("auto", "on", "off")
+NO_EXPERIMENT = "none"
 TOOL_ACTIONS = ("allow", "ask", "deny")
 _SAFETY_CLASS = "safety:"
 _PLAIN = (
@@ -60,6 +61,7 @@ class Options(Hints, total=False):
     `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
     `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
     `citations` is True, or bounds: an answer in claims that quote the context, which is needed.
+    `variant` is the variant of an experiment that the request gets, as "experiment=variant", or "none" for no experiment.
     `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
     """
 
@@ -70,6 +72,7 @@ class Options(Hints, total=False):
     max_retries: int
     citations: bool | contract_pb2.Citations
     tool_rules: Mapping[str, str]
+    variant: str
 
 
 def apply_options(
@@ -81,6 +84,8 @@ def apply_options(
     request.semantic_intent = options.get("semantic_intent") or ""
     request.rules.extend(_rules_of(options.get("rules") or ()))
     request.tool_rules.extend(starmap(_tool_rule, (options.get("tool_rules") or {}).items()))
+    if variant := options.get("variant"):
+        set_variant(request, variant)
     if (max_retries := options.get("max_retries")) is not None:
         request.retry.max_retries = max_retries
     if context := options.get("context"):
@@ -92,6 +97,30 @@ def apply_options(
     if tool_choice:
         request.hints.tool_choice.CopyFrom(tool_choice_to_proto(_choice_of(tool_choice)))
     return request
+
+
+def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
+    """Give a request the variant of an experiment, or none; raises ValueError for a text that names neither.
+
+    Args:
+        request: The request.
+        text: "experiment=variant", or "none" for no part in experiments.
+    """
+    experiment, sign, variant = text.partition("=")
+    request.ClearField("variant")
+    request.without_experiments = text == NO_EXPERIMENT
+    if request.without_experiments:
+        return
+    if not (experiment and sign and variant):
+        raise ValueError(f"variant is {text!r}: write EXPERIMENT=VARIANT, or {NO_EXPERIMENT} for no experiment")
+    request.variant.CopyFrom(execution_pb2.ExperimentVariant(experiment=experiment, variant=variant))
+
+
+def variant_text(variant: execution_pb2.ExperimentVariant) -> str:
+    """Return a variant as "experiment=variant"; empty for one that is not set."""
+    if not variant.experiment:
+        return ""
+    return f"{variant.experiment}={variant.variant}"
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:

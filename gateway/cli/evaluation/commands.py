@@ -32,6 +32,14 @@ MaxRegression = Annotated[
     list[str] | None,
     typer.Option(metavar="[NAME=]X", help="Fail if it is worse than the baseline by more than this; repeatable."),
 ]
+Variant = Annotated[
+    str,
+    typer.Option(
+        metavar="EXPERIMENT=VARIANT",
+        help="Give every case this variant of an experiment; `none` keeps them out of experiments.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of an evaluation, or its results file.")]
 
@@ -82,6 +90,7 @@ def run(
     ] = False,
     model: options.Model = "",
     seed: options.Seed = None,
+    variant: Variant = "",
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time for one case.", show_default=True)
     ] = options.TIMEOUT_S,
@@ -109,7 +118,7 @@ def run(
             folder=folder,
             parallel=parallel,
             retries_failed=retry_failed,
-            settings=requests.Settings(model=model, seed=seed, timeout_s=timeout),
+            settings=requests.Settings(model=model, seed=seed, timeout_s=timeout, variant=variant),
             address=address,
         )
         shown = _shown(html, as_json=as_json, min_score=min_score, max_regression=max_regression)

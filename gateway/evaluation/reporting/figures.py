@@ -1,4 +1,4 @@
-"""The figures of an evaluation: means of scores with intervals, over all cases and by tags, failures, and usage."""
+"""The figures of an evaluation: means of scores with intervals, over all cases, by tags and by variants, failures, and usage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUANTILES = (("p50", 0.5), ("p95", 0.95))
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of a score over all cases or those of a tag; None where no case has one."""
+    """The mean of a score over all cases or those of a tag or variant; None where no case has one."""
 
     scorer: str
     unit: str
@@ -69,7 +69,7 @@ def figures_of(results: Results) -> Figures:
 def scored_cases(results: Results) -> dict[str, ScoredCase]:
     """Return the scores of the cases, to compare them."""
     return {
-        name: ScoredCase(result.key, result.tags, {label: score.value for label, score in result.scores.items()})
+        name: ScoredCase(result.key, result.groups, {label: score.value for label, score in result.scores.items()})
         for name, result in results.by_case.items()
     }
 
@@ -108,8 +108,8 @@ def _row_json(row: Difference) -> dict[str, Any]:
 
 def _means_by_tag(stored: Sequence[Result], units: Mapping[str, str]) -> list[Mean]:
     means: list[Mean] = []
-    for tag in sorted({tag for result in stored for tag in result.tags}):
-        means += _means([result for result in stored if tag in result.tags], units, tag)
+    for tag in sorted({tag for result in stored for tag in result.groups}):
+        means += _means([result for result in stored if tag in result.groups], units, tag)
     return means
 
 

@@ -24,6 +24,7 @@ from gateway.evaluation.suite.model import Case, Suite
 from gateway.evaluation.suite.requests import Settings, request_of
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
+from pagantic_common.client.hints import variant_text
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
 from pagantic_common.rpc.status import status_code_of
 
@@ -139,6 +140,7 @@ def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Sco
         error=answer.error,
         error_message=answer.error_message,
         model=answer.model,
+        variant=variant_text(answer.response.variant),
         seed=seed,
         latency_s=answer.latency_s,
         prompt_tokens=usage.prompt_tokens,

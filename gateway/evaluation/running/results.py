@@ -54,7 +54,10 @@ class StoredScore(_Line):
 
 
 class Result(_Line):
-    """The result of a case. `key` is the hash of what was asked and expected; `error` is a code, or empty."""
+    """The result of a case. `key` is the hash of what was asked and expected; `error` is a code, or empty.
+
+    `variant` is what an experiment gave the request, as experiment=variant.
+    """
 
     kind: Literal["result"] = "result"
     case: str
@@ -66,11 +69,17 @@ class Result(_Line):
     error: str = ""
     error_message: str = ""
     model: str = ""
+    variant: str = ""
     seed: int | None = None
     latency_s: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     ended_at: str = ""
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups that reports show on their own: the tags, and the variant."""
+        return [*self.tags, self.variant] if self.variant else self.tags
 
     @property
     def is_incomplete(self) -> bool:

@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from gateway.evaluation.suite.model import Case, Suite, SuiteError
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client.hints import set_variant
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S
 from pagantic_common.domain.text.json_text import dump_json
@@ -21,15 +22,22 @@ _SET_BY_THE_EVALUATION = ("request_id", "session_id", "trace_id", "background", 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a command sets for all cases. `model` and `seed` win over those of cases; `timeout_s` does not."""
+    """What a command sets for all cases. `model`, `seed` and `variant` win over those of cases; `timeout_s` does not.
+
+    `variant` is EXPERIMENT=VARIANT, or `none` for no experiment.
+    """
 
     model: str = ""
     seed: int | None = None
     timeout_s: float = REQUEST_TIMEOUT_S
+    variant: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as JSON."""
-        return asdict(self)
+        """Return the settings as JSON, as earlier versions do where there is no variant."""
+        written = asdict(self)
+        if not self.variant:
+            del written["variant"]
+        return written
 
 
 def request_of(suite: Suite, case: Case, settings: Settings, evaluation_id: str) -> execution_pb2.SystemRequest:
@@ -64,6 +72,11 @@ def _apply(settings: Settings, request: execution_pb2.SystemRequest) -> None:
         request.hints.model = settings.model
     if settings.seed is not None and request.mode != execution_pb2.MODE_DECIDE:
         request.hints.seed = settings.seed
+    if settings.variant:
+        try:
+            set_variant(request, settings.variant)
+        except ValueError as error:
+            raise SuiteError(f"--{error}") from None
     if not request.hints.HasField("timeout"):
         request.hints.timeout.CopyFrom(duration_to_proto(settings.timeout_s))
 

@@ -144,3 +144,18 @@ def test_a_page_without_a_comparison_and_with_a_passed_gate():
     page = page_of(BEFORE, figures_of(BEFORE), None, [])
     assert "Passed" in page
     assert "Compared" not in page
+
+
+def test_scores_are_shown_by_variant_beside_the_tags():
+    by_case = {
+        name: result.model_copy(update={"variant": ["e=long", "e=short"][index % 2]})
+        for index, (name, result) in enumerate(AFTER.by_case.items())
+    }
+    divided = Results(AFTER.header, by_case)
+    means = {(mean.tag, mean.scorer): mean.mean for mean in figures_of(divided).by_tag}
+    assert (means["e=long", "exact"], means["e=short", "exact"]) == (0.75, 0.5)
+    assert means["even", "exact"] == 0.75
+    compared = compare(scored_cases(BEFORE), scored_cases(divided), shared_units(BEFORE, divided))
+    short = next(row for row in compared.by_tag if (row.tag, row.scorer) == ("e=short", "exact"))
+    assert (short.before, short.after) == (1.0, 0.0)
+    assert "e=short" in page_of(divided, figures_of(divided), None, None)

@@ -324,3 +324,20 @@ def test_executions_whose_request_is_not_whole_give_no_case():
     assert case_of(execution(request=None)) is None
     assert case_of(execution(session_id="s")) is None
     assert case_of(execution(metadata={"eval.id": "e"})) is None
+
+
+def test_the_variant_of_the_command_wins_over_that_of_a_case_and_is_no_setting_without_one(suite):
+    suite.cases[0].request["variant"] = {"experiment": "e", "variant": "long"}
+    assert request(suite, 0).variant == execution_pb2.ExperimentVariant(experiment="e", variant="long")
+    assert request(suite, 0, variant="e=short").variant.variant == "short"
+    without = request(suite, 0, variant="none")
+    assert without.without_experiments
+    assert not without.HasField("variant")
+    assert "variant" not in Settings().as_json()
+    assert Settings(variant="e=short").as_json()["variant"] == "e=short"
+
+
+@pytest.mark.parametrize("text", ["short", "e=", "=short"])
+def test_a_variant_without_an_experiment_is_refused_with_the_form_that_is_wanted(suite, text):
+    with pytest.raises(SuiteError, match="--variant is .*: write EXPERIMENT=VARIANT, or none"):
+        request(suite, 0, variant=text)
