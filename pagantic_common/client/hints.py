@@ -61,7 +61,7 @@ class Options(Hints, total=False):
     `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
     `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
     `citations` is True, or bounds: an answer in claims that quote the context, which is needed.
-    `variant` is the variant of an experiment that the request gets, as "experiment=variant", or "none" for no experiment.
+    `variant` is the variant of an experiment for the request, as "experiment=variant", or "none" for no experiment.
     `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
     """
 

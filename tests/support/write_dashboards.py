@@ -10,6 +10,8 @@ SCHEMA_VERSION = 39
 IN_A_ROW, WIDTH, HEIGHT = 3, 8, 8
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 SELECTED = 'instance=~"$instance"'
+VARIANT = "experiment, variant"
+VARIED = f'{SELECTED}, variant!=""'
 MODEL = "gen_ai_response_model"
 EXECUTIONS = "pagantic_orchestrator_execution_duration_seconds"
 TOOLS = "pagantic_orchestrator_tool_duration_seconds"
@@ -24,12 +26,12 @@ class Panel:
     expressions: dict
 
 
-def quantiles(metric, by="", of=(0.5, 0.95, 0.99)):
-    """Return quantiles of a histogram, for each value of a label."""
+def quantiles(metric, by="", of=(0.5, 0.95, 0.99), where=SELECTED):
+    """Return quantiles of a histogram, for each value of some labels."""
     labels, legend = "le", ""
     if by:
-        labels, legend = f"le, {by}", f" {{{{{by}}}}}"
-    buckets = f"sum by ({labels}) (rate({metric}_bucket{{{SELECTED}}}[$__rate_interval]))"
+        labels, legend = f"le, {by}", "".join(f" {{{{{label}}}}}" for label in by.split(", "))
+    buckets = f"sum by ({labels}) (rate({metric}_bucket{{{where}}}[$__rate_interval]))"
     return {f"p{round(quantile * 100)}{legend}": f"histogram_quantile({quantile}, {buckets})" for quantile in of}
 
 
@@ -107,6 +109,40 @@ OVERVIEW = {
             "Validations by outcome",
             "reqps",
             rates("pagantic_orchestrator_validation_duration_seconds_count", "pagantic_validation_valid"),
+        ),
+    ],
+}
+
+EXPERIMENTS = {
+    "Executions": [
+        Panel("Executions by variant", "reqps", rates(f"{EXECUTIONS}_count", VARIANT, VARIED)),
+        Panel(
+            "Failures by variant",
+            "reqps",
+            rates(f"{EXECUTIONS}_count", f"{VARIANT}, error_code", f'{VARIED}, error_code!=""'),
+        ),
+        Panel("Duration of executions", "s", quantiles(EXECUTIONS, VARIANT, (0.5, 0.95), VARIED)),
+    ],
+    "Models": [
+        Panel(
+            "Time until the first chunk",
+            "s",
+            quantiles("gen_ai_client_operation_time_to_first_chunk_seconds", VARIANT, (0.5, 0.95), VARIED),
+        ),
+        Panel(
+            "Tokens per second",
+            "short",
+            rates("gen_ai_client_token_usage_sum", f"{VARIANT}, gen_ai_token_type", VARIED),
+        ),
+        Panel("Cost per second", "currencyUSD", rates("pagantic_orchestrator_cost_usd_total", VARIANT, VARIED)),
+        Panel(
+            "Failed validations",
+            "reqps",
+            rates(
+                "pagantic_orchestrator_validation_duration_seconds_count",
+                VARIANT,
+                f'{VARIED}, pagantic_validation_valid="false"',
+            ),
         ),
     ],
 }
@@ -231,6 +267,7 @@ SERVICES = {
 
 DASHBOARDS = {
     "overview": ("pagantic: what callers get", OVERVIEW),
+    "experiments": ("pagantic: experiments", EXPERIMENTS),
     "inference": ("pagantic: inference", INFERENCE),
     "services": ("pagantic: services", SERVICES),
 }

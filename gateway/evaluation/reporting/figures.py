@@ -1,4 +1,4 @@
-"""The figures of an evaluation: means of scores with intervals, over all cases, by tags and by variants, failures, and usage."""
+"""The figures of an evaluation: means of scores with intervals, also by tags and variants, failures, and usage."""
 
 from __future__ import annotations
 

@@ -339,5 +339,5 @@ def test_the_variant_of_the_command_wins_over_that_of_a_case_and_is_no_setting_w
 
 @pytest.mark.parametrize("text", ["short", "e=", "=short"])
 def test_a_variant_without_an_experiment_is_refused_with_the_form_that_is_wanted(suite, text):
-    with pytest.raises(SuiteError, match="--variant is .*: write EXPERIMENT=VARIANT, or none"):
+    with pytest.raises(SuiteError, match=r"--variant is .*: write EXPERIMENT=VARIANT, or none"):
         request(suite, 0, variant=text)
