@@ -23,6 +23,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.approval import policy_from_proto
 from services.orchestrator.convert.contract import (
     output_from_proto,
+    replay_from_proto,
     retry_from_proto,
     rule_from_proto,
     voting_from_proto,
@@ -96,6 +97,7 @@ def request_from_proto(
         is_background=request.background,
         decisions=decode_optional(request, "decisions", decisions_from_proto),
         text_prompt=request.text_prompt,
+        replay=decode_optional(request, "replay", replay_from_proto),
     )
 
 

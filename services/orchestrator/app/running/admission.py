@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from functools import partial
 
-from pagantic_common.domain.errors import Aborted, Conflict, Failure, PaganticError, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import (
+    Aborted,
+    Conflict,
+    Failure,
+    NotFound,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+)
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.app.running.recorded import take_again, take_recorded
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
@@ -21,6 +31,7 @@ from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
+from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -135,6 +146,10 @@ class Admission:
         """Store that an execution begins, or return the record of the one that has its id."""
         limits, request = self._environment.limits, self._guarded(submission.request)
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
+        if request.replay is not None and ended is None:
+            with contextlib.suppress(NotFound):  # its recorded execution may be gone by now
+                return await self._journal.get(request.key)
+        taken = await take_recorded(self._journal, request, limits.plan_bounds)
         if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
             stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
             stored.add_done_callback(partial(_interrupt_unstored, execution))
@@ -143,7 +158,7 @@ class Admission:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
                 return existing
-        return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s))
+        return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 
     def _guarded(self, request: Request) -> Request:
         """Return a request that says whether guards read it, also where it is resumed."""
@@ -184,20 +199,22 @@ class Admission:
             after_sequence=admitted.after_sequence,
         )
         request = admitted.request
+        taken = await take_again(self._journal, request, admitted.bounds)
         self._registry.recount(execution, text_size(request), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)
         execution.request = request
         self._turns.join(request, is_limited=False)
-        return self._driver(execution, replayed, limits)
+        return self._driver(execution, replayed, limits, taken)
 
-    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits) -> Driver:
+    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits, taken: Taken | None) -> Driver:
         return Driver(
             self._environment,
             execution.recorder,
             begun,
             limits,
+            taken=taken,
             deadline=lambda: execution.deadline,
             on_decided=execution.decide,
         )
