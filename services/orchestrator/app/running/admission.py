@@ -64,9 +64,12 @@ class Admission:
         request = submission.request
         _check(submission)
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
+        taken: Taken | None = None
+        if found is None and request.replay is not None:
+            found, taken = await self._take(request, ended)
         if found is None:
             execution, takes_turn = self._register(submission)
-            admit = partial(self._admit, submission, ended, takes_turn)
+            admit = partial(self._admit, submission, ended, takes_turn, taken)
             execution.task = asyncio.create_task(execution.live(admit, self._forget))
             found = await _admission_of(execution) or execution
         if found.fingerprint != submission.fingerprint:
@@ -101,6 +104,19 @@ class Admission:
         if await asyncio.shield(execution.admission) is not None:
             return None
         return execution
+
+    async def _take(
+        self, request: Request, ended: ExecutionRecord | None
+    ) -> tuple[Execution | ExecutionRecord | None, Taken | None]:
+        """Return what there is of a replay already, else what it takes from the record that it names.
+
+        The record may be gone where the replay was begun before.
+        """
+        if ended is None:
+            with contextlib.suppress(NotFound):
+                return await self._journal.get(request.key), None
+        taken = await take_recorded(self._journal, request, self._environment.limits.plan_bounds)
+        return await self._find_running(request.key), taken
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
         """Return what runs under a key; one that is being cancelled is waited for."""
@@ -141,15 +157,16 @@ class Admission:
             raise
 
     async def _admit(
-        self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
+        self,
+        submission: Submission,
+        ended: ExecutionRecord | None,
+        takes_turn: bool,
+        taken: Taken | None,
+        execution: Execution,
     ) -> Driver | ExecutionRecord:
         """Store that an execution begins, or return the record of the one that has its id."""
         limits, request = self._environment.limits, self._guarded(submission.request)
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
-        if request.replay is not None and ended is None:
-            with contextlib.suppress(NotFound):  # its recorded execution may be gone by now
-                return await self._journal.get(request.key)
-        taken = await take_recorded(self._journal, request, limits.plan_bounds)
         if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
             stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
             stored.add_done_callback(partial(_interrupt_unstored, execution))

@@ -2,7 +2,7 @@
 
 Theory of operation. A replay is an execution of its own, whose machine begins as any other. As long as its position is
 below that of the first step that runs again, the record answers the machine's commands, and nothing is called. Calls of
-tools are answered one by one, by their ids or by equal arguments, so that guards read their results as they read those
+tools are answered one by one, by their arguments, so that guards read their results as they read those
 of other calls. Of a plan, the results of steps are taken to which nothing leads that runs again.
 """
 
@@ -64,16 +64,16 @@ class Taken:
         return seeds[position] if position < len(seeds) else None
 
     def find_call(self, call: ToolCall, step: str, given: Collection[str]) -> ToolCallRecord | None:
-        """Return the record of a call: the one of its id, else of an equal call whose result was not `given` yet."""
-        left = [one for one in self.calls if one.record.id not in given and one.record.name == call.name]
+        """Return the record of an equal call whose result was not `given` yet, first one of its id and its step."""
+        left = [one for one in self.calls if one.record.id not in given and _is_equal(one.record, call)]
         left.sort(key=lambda one: (one.record.id != call.id, one.step != step))
-        return next((one.record for one in left if one.record.id == call.id or _is_equal(one.record, call)), None)
+        return left[0].record if left else None
 
 
 def _is_equal(record: ToolCallRecord, call: ToolCall) -> bool:
-    """Tell whether a call has the arguments of a recorded one, in whatever order."""
-    if record.arguments_json == call.arguments_json:
-        return True
+    """Tell whether a call has the tool and the arguments of a recorded one, in whatever order."""
+    if record.name != call.name or record.arguments_json == call.arguments_json:
+        return record.name == call.name
     try:
         return bool(parse_json(record.arguments_json or "{}") == parse_json(call.arguments_json or "{}"))
     except JsonTextError:
