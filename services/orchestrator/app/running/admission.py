@@ -78,9 +78,16 @@ class Admission:
             )
         if isinstance(found, Execution):
             return found
+        return await self._go_on(found, submission, may_run_again=ended is None)
+
+    async def _go_on(
+        self, found: ExecutionRecord, submission: Submission, *, may_run_again: bool
+    ) -> Execution | ExecutionRecord:
+        """Resume what was interrupted, or run what ended again where it may; else return its record."""
         if found.is_interrupted:
-            return await self.resume(found, account=request.account) or await self._journal.get(found.key)
-        if ended is None and found.response is not None and found.response.may_run_again:
+            resumed = await self.resume(found, account=submission.request.account)
+            return resumed or await self._journal.get(found.key)
+        if may_run_again and found.response is not None and found.response.may_run_again:
             return await self.find(submission, ended=found)
         return found
 
