@@ -108,6 +108,10 @@ test-cluster: setup-dev ## The manifests on a real Kubernetes control plane with
 test-alerts: setup-dev ## Break what each alert watches in a real system, and see it fire in a real Prometheus; needs root and prometheus
 	@PAGANTIC_TEST_ALERTS=1 $(BIN)/python -m pytest tests/e2e/test_alerts.py
 
+.PHONY: test-replays
+test-replays: setup-dev ## Replay a hundred recorded executions of every mode on a real system
+	@PAGANTIC_TEST_REPLAYS=100 $(BIN)/python -m pytest tests/e2e/test_replay.py
+
 .PHONY: test-image
 test-image: setup-dev ## Build the image with buildah, and test its containers with podman; needs root, mmdebstrap, netavark and podman-compose
 	@name="$${PAGANTIC_TEST_IMAGE:-$$($(BIN)/python -m tests.support.build_image)}"; \

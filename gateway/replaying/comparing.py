@@ -152,7 +152,9 @@ def _compare_step(
     if is_taken:
         return ComparedStep(name, Verdict.DIFFERS if results else Verdict.TAKEN, results)
     verdict = Verdict.DIFFERS if results else Verdict.SAME
-    return ComparedStep(name, verdict, results, _differences(_figures_of(before), _figures_of(after)))
+    figures = _differences(_figures_of(before), _figures_of(after))
+    known = tuple(one for one in figures if None not in (one.recorded, one.replayed))
+    return ComparedStep(name, verdict, results, known)
 
 
 def _results_of(step: execution_pb2.ExecutionStep) -> Mapping[str, Any]:
