@@ -16,6 +16,7 @@ from pagantic_common.rpc.call import call_unary
 from tests.integration.orchestrator.test_identity import ask as ask_as
 from tests.integration.orchestrator.test_identity import guarded, key_of
 from tests.integration.orchestrator.test_plans import plan, states, step
+from tests.support.guarded_app import KEY, guard, guarded_orchestrator
 from tests.support.orchestrator_app import crash, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     ScriptedConstraint,
@@ -351,3 +352,19 @@ async def test_a_running_execution_is_not_replayed(tmp_path):
         assert names(await steps_of(stub)) == ["prepare"]
         await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="first"))
         assert (await running).HasField("error")
+
+
+async def test_guards_read_a_changed_request_and_the_results_that_are_given_again(tmp_path):
+    async with orchestrator(tmp_path, scripted_services(inference=two_rounds())) as stub:
+        await execute(stub, recorded())
+    inference = ScriptedInference(answer("Noon."))
+    changed = [execution_pb2.ChangedResult(tool_call_id="c1", result=f"the key is {KEY}")]
+    secrets = guard("secrets", "input", "tool_results", action="redact")
+    async with guarded_orchestrator(tmp_path, secrets, inference=inference) as stub:
+        changes = {"prompt": execution_pb2.SystemPrompt(text=f"Never say {KEY}.")}
+        again = await replay(stub, changes=changes, tool_results=changed)
+        asked = " ".join(message.content for message in inference.commands[0].messages)
+        assert "Never say" in asked
+        assert "the key is" in asked
+        assert KEY not in asked + str(again)
+        assert {warning.code for warning in again.warnings} == {"guard_redacted"}

@@ -67,6 +67,7 @@ class Admission:
         taken: Taken | None = None
         if found is None and request.replay is not None:
             found, taken = await self._take(request, ended)
+            submission = replace(submission, size_bytes=submission.size_bytes + text_size(taken))
         if found is None:
             execution, takes_turn = self._register(submission)
             admit = partial(self._admit, submission, ended, takes_turn, taken)
@@ -224,7 +225,7 @@ class Admission:
         )
         request = admitted.request
         taken = await take_again(self._journal, request, admitted.bounds)
-        self._registry.recount(execution, text_size(request), request.account)
+        self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)
