@@ -17,7 +17,7 @@ from tests.integration.orchestrator.test_identity import ask as ask_as
 from tests.integration.orchestrator.test_identity import guarded, key_of
 from tests.integration.orchestrator.test_plans import plan, states, step
 from tests.support.guarded_app import KEY, guard, guarded_orchestrator
-from tests.support.orchestrator_app import crash, execute, orchestrator, system_request, timeline
+from tests.support.orchestrator_app import crash, execute, orchestrator, stored, system_request, timeline
 from tests.support.scripted_services import (
     ScriptedConstraint,
     ScriptedContext,
@@ -349,6 +349,7 @@ async def test_a_running_execution_is_not_replayed(tmp_path):
         await inference.waiting.wait()
         with pytest.raises(PreconditionFailed, match="has not ended"):
             await replay(stub)
+        await stored(stub, "first", lambda events: any(event.HasField("inference_start") for event in events))
         assert names(await steps_of(stub)) == ["prepare"]
         await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="first"))
         assert (await running).HasField("error")
