@@ -61,6 +61,7 @@ class Options(Hints, total=False):
     `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
     `citations` is True, or bounds: an answer in claims that quote the context, which is needed.
     `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
+    `keep_request` keeps the request and its steps with the execution, which can then be replayed.
     """
 
     request_id: str
@@ -70,6 +71,7 @@ class Options(Hints, total=False):
     max_retries: int
     citations: bool | contract_pb2.Citations
     tool_rules: Mapping[str, str]
+    keep_request: bool
 
 
 def apply_options(
@@ -78,6 +80,7 @@ def apply_options(
     """Set the options of a request, and return it; raises TypeError for an unknown keyword."""
     _check_names(options)
     request.request_id = options.get("request_id") or ""
+    request.keep_request = options.get("keep_request") or False
     request.semantic_intent = options.get("semantic_intent") or ""
     request.rules.extend(_rules_of(options.get("rules") or ()))
     request.tool_rules.extend(starmap(_tool_rule, (options.get("tool_rules") or {}).items()))
