@@ -225,9 +225,11 @@ bench-budgets: setup-dev ## Spend a budget with three orchestrators that are kil
 bench-injections: setup-dev ## Replay AgentDojo's calls, users' and injected ones, through the policy of tools
 	@$(BIN)/python -m tests.bench.injections
 
-.PHONY: bench-guards train-injection
+.PHONY: bench-guards bench-judge train-injection
 bench-guards: setup-dev ## Measure the guards: recall and precision on public texts, which are fetched, and added time
 	@$(BIN)/python -m tests.bench.guards
+bench-judge: setup-dev ## Measure the guard that asks a model, on the same texts; JUDGE="--model FILE"
+	@$(BIN)/python -m tests.bench.guards.judging $(JUDGE)
 train-injection: setup-dev ## Train the weights of the guard against injections again, on public texts, which are fetched
 	@$(BIN)/python -m tests.bench.guards.train_injection
 
