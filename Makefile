@@ -108,6 +108,10 @@ test-cluster: setup-dev ## The manifests on a real Kubernetes control plane with
 test-alerts: setup-dev ## Break what each alert watches in a real system, and see it fire in a real Prometheus; needs root and prometheus
 	@PAGANTIC_TEST_ALERTS=1 $(BIN)/python -m pytest tests/e2e/test_alerts.py
 
+.PHONY: test-replays
+test-replays: setup-dev ## Replay a hundred recorded executions of every mode on a real system
+	@PAGANTIC_TEST_REPLAYS=100 $(BIN)/python -m pytest tests/e2e/test_replay.py
+
 .PHONY: test-image
 test-image: setup-dev ## Build the image with buildah, and test its containers with podman; needs root, mmdebstrap, netavark and podman-compose
 	@name="$${PAGANTIC_TEST_IMAGE:-$$($(BIN)/python -m tests.support.build_image)}"; \
@@ -221,9 +225,11 @@ bench-budgets: setup-dev ## Spend a budget with three orchestrators that are kil
 bench-injections: setup-dev ## Replay AgentDojo's calls, users' and injected ones, through the policy of tools
 	@$(BIN)/python -m tests.bench.injections
 
-.PHONY: bench-guards train-injection
+.PHONY: bench-guards bench-judge train-injection
 bench-guards: setup-dev ## Measure the guards: recall and precision on public texts, which are fetched, and added time
 	@$(BIN)/python -m tests.bench.guards
+bench-judge: setup-dev ## Measure the guard that asks a model, on the same texts; JUDGE="--model FILE"
+	@$(BIN)/python -m tests.bench.guards.judging $(JUDGE)
 train-injection: setup-dev ## Train the weights of the guard against injections again, on public texts, which are fetched
 	@$(BIN)/python -m tests.bench.guards.train_injection
 

@@ -44,6 +44,7 @@ def chat(
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = None,
     seed: options.Seed = None,
+    keep: options.Keep = False,
     request_id: options.RequestId = "",
     timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
@@ -56,7 +57,15 @@ def chat(
 
     def request_of(words: str, session_id: str, turn_id: str) -> execution_pb2.SystemRequest:
         hints = options.options_of(
-            turn_id, max_tokens, temperature, seed, model=model, context=context, stop=stop, reasoning=reasoning
+            turn_id,
+            max_tokens,
+            temperature,
+            seed,
+            model=model,
+            context=context,
+            stop=stop,
+            reasoning=reasoning,
+            keep=keep,
         )
         tools = _tools_of(tool, tool_choice)
         return chat_request(words, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints)

@@ -16,7 +16,7 @@ from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
 from gateway.cli.serving import doctor, http, local, mcp, tuning
-from gateway.cli.stored import approvals, audit, budgets, executions, keys, sessions
+from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ for _command in (
     executions.timeline,
     executions.cancel,
     executions.resume,
+    replays.replay,
     executions.usage,
     ingest.ingest,
     documents.verify,

@@ -34,6 +34,7 @@ Schema = Annotated[Path, typer.Option(metavar="FILE", help="File with the JSON S
 RequestId = Annotated[
     str, typer.Option(metavar="ID", help="Id of the request, to send it again or look it up; else one is made.")
 ]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep the request and its steps, for `pagantic replay`.")]
 StoredId = Annotated[str, typer.Argument(metavar="ID", help="Id of the request.")]
 System = Annotated[str, typer.Option(metavar="TEXT", help="System prompt.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Model to use; `pagantic models` lists them.")]
@@ -90,6 +91,7 @@ def options_of(
     context: str = "",
     stop: list[str] | None = None,
     reasoning: str = "",
+    keep: bool = False,
 ) -> Options:
     """Return the options of a request; raises UsageError."""
     options: Options = {"request_id": request_id, "max_tokens": max_tokens, "model": model, "context": context}
@@ -97,6 +99,8 @@ def options_of(
         options["temperature"] = temperature
     if seed is not None:
         options["seed"] = seed
+    if keep:
+        options["keep_request"] = True
     if stop:
         options["stop"] = stop
     if reasoning:

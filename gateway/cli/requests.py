@@ -71,6 +71,7 @@ def structured(
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = None,
     seed: options.Seed = None,
+    keep: options.Keep = False,
     request_id: options.RequestId = "",
     timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
@@ -87,6 +88,7 @@ def structured(
             context=context,
             stop=stop,
             reasoning=reasoning,
+            keep=keep,
         )
         request = structured_request(options.read_text(text), options.read_schema(schema), system=system, **hints)
     _answer(request, address, timeout, as_json=as_json)
@@ -111,6 +113,7 @@ def vote(
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = None,
     seed: options.Seed = None,
+    keep: options.Keep = False,
     request_id: options.RequestId = "",
     timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
@@ -123,7 +126,9 @@ def vote(
     with reporting_errors():
         if strategy not in STRATEGIES:
             raise UsageError(f"--strategy {strategy!r}: use one of {', '.join(STRATEGIES)}")
-        hints = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
+        hints = options.options_of(
+            options.request_id_of(request_id), max_tokens, temperature, seed, model=model, keep=keep
+        )
         request = vote_request(
             options.read_text(text),
             options.read_schema(schema),
@@ -155,6 +160,7 @@ def plan(
     max_tokens: options.MaxTokens = 0,
     temperature: options.Temperature = None,
     seed: options.Seed = None,
+    keep: options.Keep = False,
     request_id: options.RequestId = "",
     timeout: options.Timeout = options.TIMEOUT_S,
     as_json: options.AsJson = False,
@@ -163,7 +169,7 @@ def plan(
     """Run a plan of several steps and print its last result."""
     with reporting_errors():
         hints = options.options_of(
-            options.request_id_of(request_id), max_tokens, temperature, seed, model=model, context=context
+            options.request_id_of(request_id), max_tokens, temperature, seed, model=model, context=context, keep=keep
         )
         request = plan_request(options.read_text(text), tools=tool or (), system=system, **hints)
         if steps is not None:

@@ -132,6 +132,10 @@ def _describe_step_end(end: event_pb2.StepEnd) -> str:
     return f"{end.name} ({end.kind}) failed"
 
 
+def _describe_recorded(recorded: event_pb2.StepRecorded) -> str:
+    return f"{recorded.name} from the record"
+
+
 def _describe_continued(continued: event_pb2.InferenceContinued) -> str:
     return f"another replica continues after {count_of(continued.tokens, 'token')}"
 
@@ -184,6 +188,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "vote_cast": _describe_vote,
     "step_start": _describe_step_start,
     "step_end": _describe_step_end,
+    "step_recorded": _describe_recorded,
     "guard_acted": _describe_guard,
     "variant_assigned": variant_text,
     "inference_continued": _describe_continued,

@@ -63,6 +63,7 @@ class Options(Hints, total=False):
     `citations` is True, or bounds: an answer in claims that quote the context, which is needed.
     `variant` is the variant of an experiment for the request, as "experiment=variant", or "none" for no experiment.
     `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
+    `keep_request` keeps the request and its steps with the execution, which can then be replayed.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class Options(Hints, total=False):
     citations: bool | contract_pb2.Citations
     tool_rules: Mapping[str, str]
     variant: str
+    keep_request: bool
 
 
 def apply_options(
@@ -81,6 +83,7 @@ def apply_options(
     """Set the options of a request, and return it; raises TypeError for an unknown keyword."""
     _check_names(options)
     request.request_id = options.get("request_id") or ""
+    request.keep_request = options.get("keep_request") or False
     request.semantic_intent = options.get("semantic_intent") or ""
     request.rules.extend(_rules_of(options.get("rules") or ()))
     request.tool_rules.extend(starmap(_tool_rule, (options.get("tool_rules") or {}).items()))

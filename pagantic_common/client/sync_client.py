@@ -88,6 +88,7 @@ class Client:
     decide = _blocking(AsyncClient.decide)
     execute = _blocking(AsyncClient.execute)
     timeline = _blocking(AsyncClient.timeline)
+    list_steps = _blocking(AsyncClient.list_steps)
     get_execution = _blocking(AsyncClient.get_execution)
     cancel = _blocking(AsyncClient.cancel)
     resume = _blocking(AsyncClient.resume)

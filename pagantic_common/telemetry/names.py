@@ -77,6 +77,7 @@ ORCHESTRATOR_VALIDATION_DURATION: Final = "pagantic_orchestrator_validation_dura
 ORCHESTRATOR_COST: Final = "pagantic_orchestrator_cost_usd"
 ORCHESTRATOR_BUDGET_CHECK_DURATION: Final = "pagantic_orchestrator_budget_check_duration"
 ORCHESTRATOR_GUARD_FINDINGS: Final = "pagantic_orchestrator_guard_findings"
+ORCHESTRATOR_GUARD_FAILURES: Final = "pagantic_orchestrator_guard_failures"
 ORCHESTRATOR_JOURNAL_WRITE_DURATION: Final = "pagantic_orchestrator_journal_write_duration"
 ORCHESTRATOR_JOURNAL_FAILED_WRITES: Final = "pagantic_orchestrator_journal_failed_writes"
 ORCHESTRATOR_JOURNAL_BYTES: Final = "pagantic_orchestrator_journal_bytes"

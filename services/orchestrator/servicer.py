@@ -22,6 +22,7 @@ from pagantic_common.codec.messages import (
     tool_definition_from_proto,
 )
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
+from pagantic_common.domain.errors import ErrorCode, PermissionDenied
 from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
@@ -54,6 +55,7 @@ from services.orchestrator.convert.record import (
 )
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto, template_from_proto
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.convert.steps import steps_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -75,6 +77,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "GetExecution": Scope.READ,
         "ListExecutions": Scope.READ,
         "GetTimeline": Scope.READ,
+        "ListSteps": Scope.READ,
         "GetSession": Scope.READ,
         "ListSessions": Scope.READ,
         "ListTools": Scope.EXECUTE,
@@ -137,6 +140,8 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         require_id("request_id", request_id)
         if request.session_id:
             require_id("session_id", request.session_id)
+        if request.HasField("replay") and Scope.READ not in current_principal().scopes:
+            raise PermissionDenied("a replay needs the scope 'read', too", code=ErrorCode.AUTH_DENIED)
         decoded = request_from_proto(request, request_id, _account())
         fingerprint = fingerprint_of(request, current_principal().identity)
         kept = kept_request_from_proto(request, request_id)
@@ -206,6 +211,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         page = await self._history.timeline(key, request.after_sequence, request.max_events)
         encoded = [event_to_proto(event) for event in page.events]
         return pb.GetTimelineResponse(events=encoded, next_after_sequence=page.next_after)
+
+    async def ListSteps(self, request: pb.ListStepsRequest, context: Context) -> pb.ListStepsResponse:
+        record = await self._history.steps(_execution(request.request_id))
+        return steps_to_proto(record, request.page_token)
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
         key = _execution(require_id("request_id", request.request_id))

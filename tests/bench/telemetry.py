@@ -1,7 +1,8 @@
 """`python -m tests.bench.telemetry`: the processor time that spans and metrics cost, and spans without their parents.
 
-It runs the services of this machine with telemetry off and on in turn, each time with the same requests of many
-clients, and counts the processor time of the services' processes for each request.
+The services run several times side by side: with telemetry, without it, and from another checkout if one is given. Each
+answers the same requests of many clients in turn, round by round, while the others idle. It prints the processor time
+of their processes, and the medians of the rounds' ratios, because other work on the machine slows down a whole round.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -23,39 +24,65 @@ import psutil
 from deploy.local.supervision import Supervision
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
-from tests.e2e.conftest import AREAS, System
+from tests.e2e.conftest import AREAS, ROOT, System
 from tests.support.live_requests import request
 from tests.support.ports import free_ports
 
-MODES = ("off", "on")
+OFF, ON, BEFORE = "off", "on", "before"
 
 
 def main() -> None:
-    """Measure, and print each round and the medians."""
+    """Measure, and print each round, the medians of each service, and those of the ratios to telemetry that is off."""
     options = _parse()
-    shares: dict[str, list[float]] = {"off": [], "on": []}
-    for number in range(options.rounds):
-        for mode in options.modes if number % 2 == 0 else options.modes[::-1]:
-            with _collector() as (process, port):
-                with _system(mode, port) as (system, metrics_ports):
-                    cpu_ms, series = _measure(system, metrics_ports, options)
-                counts = _count(process)  # The system has ended, so that every span has been sent.
-            shares[mode].append(cpu_ms)
-            print(f"round {number + 1} {mode}: {cpu_ms:.2f} ms of processor time a request {series} {counts}")  # noqa: T201
-    if len(options.modes) < len(MODES):
-        return
-    off, on = statistics.median(shares["off"]), statistics.median(shares["on"])
-    print(f"median off {off:.2f} ms, on {on:.2f} ms: {on / off - 1:+.1%}")  # noqa: T201
+    rounds: list[dict[str, dict[str, float]]] = []
+    with ExitStack() as stack:
+        process, port = stack.enter_context(_collector())
+        systems = {mode: stack.enter_context(_system(mode, port, options.before)) for mode in options.modes}
+        for system in systems.values():
+            asyncio.run(_ask(system, options, options.clients))  # warm
+        for number in range(options.rounds):
+            order = options.modes if number % 2 == 0 else options.modes[::-1]
+            measured = {mode: _measure(systems[mode], options) for mode in order}
+            rounds.append(measured)
+            shown = ", ".join(f"{mode} {sum(measured[mode].values()):.2f}" for mode in options.modes)
+            print(f"round {number + 1}: {shown} ms of processor time a request")  # noqa: T201
+        if ON in systems:
+            print(f"{sum(map(_series_at, systems[ON].metrics_ports))} series")  # noqa: T201
+        for system in systems.values():
+            system.down()  # so that every span has been sent
+        print(_count(process))  # noqa: T201
+    for line in _summary(rounds, options.modes):
+        print(line)  # noqa: T201
+
+
+def _summary(rounds: list[dict[str, dict[str, float]]], modes: list[str]) -> Iterator[str]:
+    for area in (*AREAS, "all"):
+        times = {mode: [_of(measured[mode], area) for measured in rounds] for mode in modes}
+        line = f"{area:<12} " + ", ".join(f"{mode} {statistics.median(times[mode]):.3f} ms" for mode in modes)
+        for mode in modes:
+            if mode != OFF and OFF in modes and min(times[OFF]) > 0:
+                ratios = [one / off for one, off in zip(times[mode], times[OFF], strict=True)]
+                low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios * 3)
+                line += f"; {mode} / off {statistics.median(ratios):.3f} (quartiles {low:.3f} to {high:.3f})"
+        yield line
+
+
+def _of(measured: dict[str, float], area: str) -> float:
+    return sum(measured.values()) if area == "all" else measured[area]
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=640)
+    parser.add_argument("--requests", type=int, default=128, help="of one round")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--max-tokens", type=int, default=32)
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    return parser.parse_args()
+    parser.add_argument("--modes", nargs="+", choices=(OFF, ON), default=[OFF, ON])
+    parser.add_argument("--before", type=Path, help="another checkout, with an environment in its .venv")
+    options = parser.parse_args()
+    if options.before is not None:
+        options.modes.append(BEFORE)
+    return options
 
 
 @contextmanager
@@ -78,43 +105,56 @@ def _count(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+class _Measured(System):
+    """The services of a checkout, with telemetry or without."""
+
+    def __init__(self, state: Path, root: Path) -> None:
+        super().__init__(state, root)
+        self.python = str(root / ".venv" / "bin" / "python")
+        self.metrics_ports: list[int] = []
+
+    def up(self) -> None:
+        """Start them."""
+        self.run(self.python, "-m", "deploy.local", "up")
+
+    def down(self) -> None:
+        """Stop them."""
+        self.run(self.python, "-m", "deploy.local", "down")
+
+    def spent_s(self) -> dict[str, float]:
+        """Return the processor time that each has used."""
+        processes = Supervision(self.state).processes()
+        return {area: _spent_by(psutil.Process(processes[area].pid)) for area in AREAS}
+
+
 @contextmanager
-def _system(mode: str, collector_port: int) -> Iterator[tuple[System, list[int]]]:
+def _system(mode: str, collector_port: int, before: Path | None) -> Iterator[_Measured]:
     with tempfile.TemporaryDirectory() as folder:
-        system = System(Path(folder))
-        ports = free_ports(len(AREAS))
+        system = _Measured(Path(folder), before if mode == BEFORE and before is not None else ROOT)
         system.environment["PAGANTIC_INFERENCE_TUNING"] = "false"
-        if mode == "on":
+        if mode == ON:
+            system.metrics_ports = free_ports(len(AREAS))
             system.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector_port}"
-            for area, port in zip(AREAS, ports, strict=True):
+            for area, port in zip(AREAS, system.metrics_ports, strict=True):
                 system.environment[f"PAGANTIC_{area.upper()}_METRICS_PORT"] = str(port)
-        system.run(sys.executable, "-m", "deploy.local", "up")
+        system.up()
         try:
-            yield system, ports if mode == "on" else []
+            yield system
         finally:
-            system.run(sys.executable, "-m", "deploy.local", "down")
+            system.down()
 
 
-def _measure(system: System, metrics_ports: list[int], options: argparse.Namespace) -> tuple[float, str]:
-    """Return the milliseconds of processor time for each request, and the number of series of the metrics."""
-    asyncio.run(_ask(system, options, options.clients))  # warm
-    processes = [psutil.Process(one.pid) for one in Supervision(system.state).processes().values() if one.pid]
-    before_s = _spent(processes)
+def _measure(system: _Measured, options: argparse.Namespace) -> dict[str, float]:
+    """Return the milliseconds of processor time for each request, by service."""
+    before = system.spent_s()
     asyncio.run(_ask(system, options, options.requests))
-    spent_s = _spent(processes) - before_s
-    series = ""
-    if metrics_ports:
-        series = f"{sum(_series_at(port) for port in metrics_ports)} series"
-    return spent_s * 1000 / options.requests, series
+    after = system.spent_s()
+    return {area: (after[area] - before[area]) * 1000 / options.requests for area in AREAS}
 
 
-def _spent(processes: list[psutil.Process]) -> float:
-    total_s = 0.0
-    for process in processes:
-        for one in (process, *process.children(recursive=True)):
-            times = one.cpu_times()
-            total_s += times.user + times.system
-    return total_s
+def _spent_by(process: psutil.Process) -> float:
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
 
 
 def _series_at(port: int) -> int:

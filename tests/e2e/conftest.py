@@ -20,9 +20,10 @@ AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools"
 
 
 class System:
-    """The running services: where they listen, and how commands are run against them."""
+    """The running services: where they listen, and how commands of a checkout are run against them."""
 
-    def __init__(self, state):
+    def __init__(self, state, root=ROOT):
+        self.root = root
         self.ports = dict(zip(AREAS, free_ports(len(AREAS)), strict=True))
         self.state = state
         self.signing_key, self.verifying_keys = write_key_pair(state / "identity")
@@ -48,7 +49,7 @@ class System:
         """Run a command as a user would; returns the completed process."""
         done = subprocess.run(
             [str(part) for part in command],
-            cwd=ROOT,
+            cwd=self.root,
             env=self.environment,
             input=stdin,
             capture_output=True,

@@ -4,6 +4,7 @@ Windows and waits of the alerts are shorter here, and the thresholds of time str
 break gives what is to be done again and again: a rate counts no failure that was there when its series began.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -192,6 +193,15 @@ def spent(watched):
     return watched.execute
 
 
+def late_guard(watched):
+    """A guard never ends within its time, and lets texts pass."""
+    file = watched.folder / "guards.json"
+    late = {"plugin": "injection", "stages": ["input"], "timeout_s": 1e-6, "on_failure": "open"}
+    file.write_text(json.dumps({"guards": [late]}), encoding="utf-8")
+    guarded = watched.add("orchestrator", guards_file=str(file), **_journal(watched))
+    return partial(watched.execute, guarded.address)
+
+
 def near_its_end(watched):
     """A certificate expires in three days."""
     files = TlsFiles(watched.folder / "tls")
@@ -223,6 +233,7 @@ UNUSED = {
     "pagantic_inference_prefix_written_tokens_total",
     "pagantic_orchestrator_budget_check_duration_seconds_bucket",
     "pagantic_orchestrator_cost_usd_total",
+    "pagantic_orchestrator_guard_failures_total",
     "pagantic_orchestrator_guard_findings_total",
     "pagantic_orchestrator_journal_failed_writes_total",
     "pagantic_orchestrator_rerouted_calls_total",
@@ -242,6 +253,7 @@ BREAKS = {
     "PaganticSlow": slow,
     "PaganticFirstTokenSlow": slow,
     "PaganticBudgetSpent": spent,
+    "PaganticGuardFails": late_guard,
     "PaganticEngineStuck": stuck,
     "PaganticQueueFull": overrun,
     "PaganticFull": at_its_limit,

@@ -104,6 +104,7 @@ OVERVIEW = {
         Panel("Failed tool calls", "reqps", failures(f"{TOOLS}_count", "gen_ai_tool_name, error_type", "error_type")),
         Panel("Retrievals", "s", quantiles("pagantic_orchestrator_retrieval_duration_seconds")),
         Panel("Findings of guards", "ops", rates("pagantic_orchestrator_guard_findings_total", "guard, stage, action")),
+        Panel("Failed looks of guards", "ops", rates("pagantic_orchestrator_guard_failures_total", "guard")),
         Panel("Validations", "s", quantiles("pagantic_orchestrator_validation_duration_seconds")),
         Panel(
             "Validations by outcome",

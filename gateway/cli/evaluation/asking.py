@@ -10,10 +10,10 @@ from typing import Any
 from gateway.cli.output import UsageError, note
 from gateway.evaluation.suite.files import read_suite
 from gateway.evaluation.suite.model import Suite, hash_of
-from gateway.evaluation.suite.plain_yaml import parse_yaml
 from gateway.evaluation.suite.reading import suite_of
 from gateway.evaluation.suite.recorded import read_executions
 from gateway.evaluation.suite.requests import Settings
+from gateway.written.plain_yaml import parse_yaml
 from pagantic_common.client import AsyncClient
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.domain.ids import is_id

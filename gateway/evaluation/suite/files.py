@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.evaluation.suite.model import SuiteError
-from gateway.evaluation.suite.plain_yaml import parse_yaml
+from gateway.written.errors import WrittenError
+from gateway.written.plain_yaml import parse_yaml
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -26,7 +27,7 @@ def read_suite(path: Path) -> dict[str, Any]:
             written: Any = parse_json(text, is_rewritable=True)
         else:
             written = parse_yaml(text)
-    except (JsonTextError, SuiteError) as error:
+    except (JsonTextError, WrittenError) as error:
         raise SuiteError(f"{str(path)!r}: {error}") from None
     if not isinstance(written, dict):
         raise SuiteError(f"{str(path)!r}: a suite is a mapping with `cases` and `scorers`")

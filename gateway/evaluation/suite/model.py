@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from gateway.evaluation.scoring.answer import MISSING
 from gateway.evaluation.scoring.scorer import Expectation, ExpectedCall, Form, Scorer
 from gateway.evaluation.scoring.scorers import Scorers
+from gateway.written.errors import WrittenError
 
 MAX_CASES = 10_000
 # A request id has the name with the ids of an evaluation and of a scorer.
@@ -18,7 +19,7 @@ MAX_NAME_CHARS = 45
 MAX_TAGS = 32
 
 
-class SuiteError(ValueError):
+class SuiteError(WrittenError):
     """A suite or a case is wrong; the message says where and why."""
 
 

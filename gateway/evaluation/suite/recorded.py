@@ -16,7 +16,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 
-_OF_THE_FIRST_TIME = ("request_id", "session_id", "trace_id", "background", "keep_request", "metadata")
+_OF_THE_FIRST_TIME = ("request_id", "session_id", "trace_id", "background", "keep_request", "metadata", "replay")
 
 
 @dataclass(slots=True)

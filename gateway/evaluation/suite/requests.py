@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from google.protobuf import json_format
 
 from gateway.evaluation.suite.model import Case, Suite, SuiteError
+from gateway.written.errors import WrittenError
+from gateway.written.request_fields import expand, merged
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.hints import set_variant
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S
-from pagantic_common.domain.text.json_text import dump_json
 
 OWN_METADATA = "eval."  # keys that an evaluation sets
 _SET_BY_THE_EVALUATION = ("request_id", "session_id", "trace_id", "background", "keep_request")
@@ -45,7 +45,10 @@ def request_of(suite: Suite, case: Case, settings: Settings, evaluation_id: str)
 
     It runs in the background, so that work that has begun is not lost with the command, and is kept.
     """
-    fields = _expand(_merged(suite.request, case.request), case.name)
+    try:
+        fields = expand(merged(suite.request, case.request))
+    except WrittenError as error:
+        raise SuiteError(f"case {case.name!r}: request.{error}") from None
     for name in _SET_BY_THE_EVALUATION:
         if name in fields:
             raise SuiteError(f"case {case.name!r}: the evaluation sets {name!r} itself")
@@ -88,49 +91,3 @@ def _messages_of(case: Case) -> list[message_pb2.Message]:
         message_pb2.Message(role=message_pb2.Role.Value(f"ROLE_{message.role.upper()}"), content=message.content)
         for message in case.input
     ]
-
-
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared fields with the own ones over them; objects are merged, everything else is replaced."""
-    merged = dict(shared)
-    for name, value in own.items():
-        below = merged.get(name)
-        merged[name] = value
-        if isinstance(below, dict) and isinstance(value, dict):
-            merged[name] = _merged(below, value)
-    return merged
-
-
-def _expand(fields: dict[str, Any], case: str) -> dict[str, Any]:
-    """Return proto JSON for fields that may have the short forms: mode, schema, system, context, and JSON as it is."""
-    fields = {name: _with_json_texts(name, value) for name, value in fields.items()}
-    mode = fields.get("mode")
-    if isinstance(mode, str) and not mode.startswith("MODE_"):
-        fields["mode"] = f"MODE_{mode.upper()}"
-    if "schema" in fields:
-        schema_json = dump_json(fields.pop("schema"))
-        fields["output"] = {**_object(fields.get("output", {}), "output", case), "schema_json": schema_json}
-    if "system" in fields:
-        fields["prompt"] = {"text": fields.pop("system")}
-    if isinstance(fields.get("context"), str):
-        fields["context"] = {"collection": fields["context"]}
-    return fields
-
-
-def _with_json_texts(name: str, value: Any) -> Any:
-    """Return a value in which fields of JSON texts, whose names end in `_json`, are texts."""
-    if name == "schema":
-        return value
-    if name.endswith("_json") and not isinstance(value, str):
-        return dump_json(value)
-    if isinstance(value, dict):
-        return {inner: _with_json_texts(inner, part) for inner, part in value.items()}
-    if isinstance(value, list):
-        return [_with_json_texts("", part) for part in value]
-    return value
-
-
-def _object(value: Any, name: str, case: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise SuiteError(f"case {case!r}: request.{name} is not a mapping")
-    return value

@@ -38,6 +38,7 @@ def native_routes(settings: HttpSettings) -> list[Route]:
         Route(one, _retrieve, methods=["GET"]),
         Route(one, _cancel, methods=["DELETE"]),
         Route(f"{one}/timeline", _timeline, methods=["GET"]),
+        Route(f"{one}/steps", _steps, methods=["GET"]),
     ]
 
 
@@ -52,6 +53,11 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     events = await client.timeline(request.path_params["request_id"])
     return JSONResponse({"events": [plain(event) for event in events]})
+
+
+async def _steps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    steps = await client.list_steps(request.path_params["request_id"])
+    return JSONResponse({"steps": [plain(step) for step in steps]})
 
 
 async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:

@@ -23,6 +23,20 @@ class Executions(Approvals):
             if not (after := page.next_after_sequence):
                 return events
 
+    async def list_steps(self, request_id: str) -> list[execution_pb2.ExecutionStep]:
+        """Return what the steps of an execution gave, in order.
+
+        Raises NotFound, and PreconditionFailed for an execution whose request is not kept.
+        """
+        steps: list[execution_pb2.ExecutionStep] = []
+        token = ""
+        while True:
+            request = pb.ListStepsRequest(request_id=request_id, page_token=token)
+            page = await self._call(self._stub().ListSteps, request)
+            steps += page.steps
+            if not (token := page.next_page_token):
+                return steps
+
     async def get_execution(self, request_id: str) -> execution_pb2.Execution:
         """Return an execution with its current state; raises NotFound."""
         request = pb.GetExecutionRequest(request_id=request_id)

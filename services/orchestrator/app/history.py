@@ -11,10 +11,12 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id, require_printable
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from services.orchestrator.app.running.recorded import read_recorded
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS, check_metadata
+from services.orchestrator.core.replaying.steps import Record
 from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
     ExecutionRecord,
@@ -93,6 +95,10 @@ class History:
         if not has_more:
             return TimelinePage(events, 0)
         return TimelinePage(events, events[-1].sequence)
+
+    async def steps(self, key: ExecutionKey) -> Record:
+        """Return what the steps of an execution gave. Raises NotFound, and PreconditionFailed where none is kept."""
+        return await read_recorded(self._journal, _checked(key))
 
     async def session(self, key: SessionKey, max_messages: int, before_position: int) -> SessionRecord:
         """Return a conversation with its newest messages before a position, 0 for the end. Raises NotFound."""

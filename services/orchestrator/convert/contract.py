@@ -1,4 +1,4 @@
-"""Output contracts, rules, and policies of retries and votes <-> proto."""
+"""Output contracts, rules, and policies of retries, votes and replays <-> proto."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pagantic_common.codec.fields import decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
-from services.orchestrator.core.model.retry import DEFAULT_MAX_RETRIES, RetryPolicy
+from services.orchestrator.core.model.policies.replay import ChangedResult, ReplayPolicy, ReplayTools
+from services.orchestrator.core.model.policies.retry import DEFAULT_MAX_RETRIES, RetryPolicy
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)
+_REPLAY_TOOLS = EnumCodec(execution_pb2.ReplayTools, ReplayTools, "REPLAY_TOOLS_", unknown=None)
 _BACKOFF_KINDS = frozenset(plan_pb2.BackoffKind.values())
 _SCHEMA_IN_PROMPT = {
     contract_pb2.SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.AUTO,
@@ -106,3 +108,12 @@ def voting_from_proto(voting: execution_pb2.Voting) -> Voting:
         min_agreement=voting.min_agreement,
         early_stop=voting.early_stop,
     )
+
+
+def replay_from_proto(replay: execution_pb2.Replay) -> ReplayPolicy:
+    """Decode a replay; raises InvalidRequest for an unknown value of tools."""
+    tools = _REPLAY_TOOLS.from_proto(replay.tools)
+    if tools is None and replay.tools != execution_pb2.REPLAY_TOOLS_UNSPECIFIED:
+        raise InvalidRequest(f"replay.tools {replay.tools} is not known")
+    results = tuple(ChangedResult(one.tool_call_id, one.result, one.is_error) for one in replay.tool_results)
+    return ReplayPolicy(replay.request_id, replay.from_step, results, tools or ReplayTools.RECORDED)

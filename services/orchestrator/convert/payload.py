@@ -225,6 +225,14 @@ def _decode_step_end(end: event_pb2.StepEnd) -> events.StepEnd:
     return events.StepEnd(end.name, end.kind, end.success)
 
 
+def _encode_recorded(recorded: events.StepRecorded) -> event_pb2.StepRecorded:
+    return event_pb2.StepRecorded(name=recorded.name)
+
+
+def _decode_recorded(recorded: event_pb2.StepRecorded) -> events.StepRecorded:
+    return events.StepRecorded(recorded.name)
+
+
 def _encode_vote(vote: events.VoteCast) -> event_pb2.VoteCast:
     return event_pb2.VoteCast(replica_index=vote.replica_index, value_hash=vote.value_hash, abstained=vote.is_abstained)
 
@@ -299,6 +307,7 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ValidationStage: ("validation_stage", _encode_stage),
         events.StepStart: ("step_start", _encode_step_start),
         events.StepEnd: ("step_end", _encode_step_end),
+        events.StepRecorded: ("step_recorded", _encode_recorded),
         events.VoteCast: ("vote_cast", _encode_vote),
         events.ContentDelta: ("content_delta", _encode_content),
         events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
@@ -327,6 +336,7 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "validation_stage": _decode_stage,
         "step_start": _decode_step_start,
         "step_end": _decode_step_end,
+        "step_recorded": _decode_recorded,
         "vote_cast": _decode_vote,
         "guard_acted": guard_acted_from_proto,
         "variant_assigned": lambda variant: events.VariantAssigned(variant_from_proto(variant)),

@@ -23,6 +23,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.approval import policy_from_proto
 from services.orchestrator.convert.contract import (
     output_from_proto,
+    replay_from_proto,
     retry_from_proto,
     rule_from_proto,
     voting_from_proto,
@@ -101,6 +102,7 @@ def request_from_proto(
         choice=VariantChoice(
             decode_optional(request, "variant", _variant_from_proto), takes_part=not request.without_experiments
         ),
+        replay=decode_optional(request, "replay", replay_from_proto),
     )
 
 

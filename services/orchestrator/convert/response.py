@@ -64,10 +64,10 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         session_id=response.session_id,
         content=response.content,
         structured_output_json=response.structured_output_json,
-        tool_calls_made=[_record_to_proto(record) for record in response.tool_calls_made],
+        tool_calls_made=[tool_record_to_proto(record) for record in response.tool_calls_made],
         confidence=response.confidence,
         confidence_source=_SOURCES.to_proto(response.confidence_source),
-        candidates=[_candidate_to_proto(candidate) for candidate in response.candidates],
+        candidates=[candidate_to_proto(candidate) for candidate in response.candidates],
         step_results=[result_to_proto(result) for result in response.step_results],
         token_usage=usage_to_proto(response.usage),
         finish_reason=finish_reason_to_proto(response.finish_reason),
@@ -141,7 +141,8 @@ def _citation_from_proto(citation: execution_pb2.Citation) -> Citation:
     )
 
 
-def _candidate_to_proto(candidate: Candidate) -> execution_pb2.VoteCandidate:
+def candidate_to_proto(candidate: Candidate) -> execution_pb2.VoteCandidate:
+    """Encode the output of a replica."""
     return execution_pb2.VoteCandidate(
         replica_index=candidate.replica_index,
         content=candidate.content,
@@ -161,7 +162,8 @@ def _candidate_from_proto(candidate: execution_pb2.VoteCandidate) -> Candidate:
     )
 
 
-def _record_to_proto(record: ToolCallRecord) -> execution_pb2.ToolCallRecord:
+def tool_record_to_proto(record: ToolCallRecord) -> execution_pb2.ToolCallRecord:
+    """Encode a call that ran."""
     return execution_pb2.ToolCallRecord(
         id=record.id,
         name=record.name,

@@ -80,12 +80,12 @@ class Experiments:
     def place(self, request: Request) -> Request:
         """Return a request with its variant: the one that it names, else that of the first experiment about it.
 
-        A tenant that may not use the model of each variant takes no part, so that the groups stay alike. Raises
-        InvalidRequest (CONFIG_INVALID) for a variant that the request names and cannot have.
+        A tenant that may not use the model of each variant takes no part, so that the groups stay alike; nor does a
+        replay. Raises InvalidRequest (CONFIG_INVALID) for a variant that the request names and cannot have.
         """
         if request.choice.named is not None:
             return with_variant(request, *self._named(request, request.choice.named))
-        if not request.choice.takes_part:
+        if request.replay is not None or not request.choice.takes_part:
             return request
         for experiment in self.declared:
             if not experiment.find_mismatch(request) and self._is_open_to(experiment, request.tenant):

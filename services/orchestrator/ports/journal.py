@@ -199,7 +199,11 @@ class ExecutionJournal(Changes, Protocol):
         """
 
     async def entries(self, key: ExecutionKey) -> list[Entry]:
-        """Return the entries for a resume. Raises PreconditionFailed for unreadable entries."""
+        """Return the entries for a resume, or for a replay.
+
+        Those of an execution whose request is not kept are gone when it has ended. Raises PreconditionFailed for
+        unreadable entries.
+        """
 
     async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
         """Return the keys of every tenant's interrupted executions that nobody need wait for, oldest first.

@@ -35,6 +35,17 @@ async def test_a_request_is_answered_as_json_and_kept(served):
     assert ended == {"state": "LIFECYCLE_STATE_COMPLETE"}
 
 
+async def test_a_kept_request_has_steps_and_is_replayed(served):
+    async with served() as server:
+        await server.http.post("/v1/executions", json=body(keep_request=True))
+        steps = (await server.http.get("/v1/executions/r1/steps")).json()["steps"]
+        again = await server.http.post("/v1/executions", json=body("r2", replay={"request_id": "r1"}))
+        unkept = await server.http.get("/v1/executions/r2/steps")
+    assert [(step["name"], step.get("content", "")) for step in steps] == [("prepare", ""), ("infer-1", "hello")]
+    assert again.json()["content"] == "hello"
+    assert (unkept.status_code, "keep_request" in unkept.text) == (409, True)
+
+
 async def test_a_request_without_an_id_gets_one(served):
     async with served() as server:
         answered = await server.http.post("/v1/executions", json=body(""))

@@ -159,6 +159,7 @@ REQUESTS = {
     "GetExecution": lambda: pb.GetExecutionRequest(request_id="mine"),
     "ListExecutions": pb.ListExecutionsRequest,
     "GetTimeline": lambda: pb.GetTimelineRequest(request_id="mine"),
+    "ListSteps": lambda: pb.ListStepsRequest(request_id="mine"),
     "GetSession": lambda: pb.GetSessionRequest(session_id="talk"),
     "ListSessions": pb.ListSessionsRequest,
     "UpdateSession": lambda: pb.UpdateSessionRequest(session_id="talk"),

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.evaluation.suite.files import read_suite
 from gateway.evaluation.suite.model import SuiteError
-from gateway.evaluation.suite.plain_yaml import parse_yaml
 from gateway.evaluation.suite.reading import suite_of
 from gateway.evaluation.suite.recorded import case_of
 from gateway.evaluation.suite.requests import Settings, request_of
+from gateway.written.errors import WrittenError
+from gateway.written.plain_yaml import parse_yaml
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.domain.ids import is_id
@@ -103,7 +104,7 @@ QuotingDumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(
     ],
 )
 def test_yaml_that_is_more_than_json_is_refused(text, reason):
-    with pytest.raises(SuiteError, match=reason):
+    with pytest.raises(WrittenError, match=reason):
         parse_yaml(text)
 
 

@@ -1,6 +1,7 @@
 """The phases of a request, as spans."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -13,12 +14,16 @@ def _seated():
     return RequestTimes(came_s=0.0, queued_s=1.0, seated_s=2.0, prompted_s=3.0)
 
 
+def _leave(times, error):
+    with times.recorded("m", FakeClock()):
+        raise error
+
+
 @pytest.mark.parametrize("left_by", [GeneratorExit, asyncio.CancelledError])
 def test_a_reader_that_leaves_a_complete_answer_leaves_no_failed_span(left_by):
-    times = _seated()
-    with recording_spans() as spans, pytest.raises(left_by), times.recorded("m", FakeClock()):
-        times.completed_s = 4.0
-        raise left_by
+    times = replace(_seated(), completed_s=4.0)
+    with recording_spans() as spans, pytest.raises(left_by):
+        _leave(times, left_by)
     assert [(span.name, span.attributes.get("error.type")) for span in spans.all()] == [
         ("inference.queue", None),
         ("inference.prefill", None),
@@ -30,6 +35,6 @@ def test_a_reader_that_leaves_a_complete_answer_leaves_no_failed_span(left_by):
 
 @pytest.mark.parametrize("left_by", [GeneratorExit, asyncio.CancelledError])
 def test_a_reader_that_leaves_before_the_end_cancels_the_phase_it_left(left_by):
-    with recording_spans() as spans, pytest.raises(left_by), _seated().recorded("m", FakeClock()):
-        raise left_by
+    with recording_spans() as spans, pytest.raises(left_by):
+        _leave(_seated(), left_by)
     assert [span.attributes.get("error.type") for span in spans.all()] == [None, None, "CANCELLED"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from services.orchestrator.adapters.files.experiments_file import read_experiments
 from services.orchestrator.core.experiments import Experiment, Experiments, Variant, draw, unit_of
+from services.orchestrator.core.model.policies.replay import ReplayPolicy
 from services.orchestrator.core.model.request import (
     ExperimentVariant,
     Hints,
@@ -128,6 +129,7 @@ def test_a_variant_changes_what_it_names_and_nothing_else():
         ({"hints": Hints()}, {"models": frozenset({"small"})}),
         ({"tenant": "beta"}, {"tenants": frozenset({"acme"})}),
         ({"choice": VariantChoice(takes_part=False)}, {}),
+        ({"replay": ReplayPolicy("recorded")}, {}),
     ],
 )
 def test_a_request_that_no_experiment_is_about_stays_as_it_is(fields, conditions):

@@ -20,10 +20,10 @@ from services.orchestrator.core.execution.lifecycle import (
 from services.orchestrator.core.execution.phases.handlers import HANDLERS
 from services.orchestrator.core.execution.run import DiscardedAttempt
 from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.policies.retry import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
-from services.orchestrator.core.model.retry import RetryPolicy
 
 CLOCK = ToolDefinition("clock", "Tells the time.", "{}")
 CALL = ToolCall("c1", "clock", "{}")

@@ -26,6 +26,7 @@ from services.orchestrator.core.model.plan import (
     ValueKind,
     dependencies_of,
 )
+from services.orchestrator.core.model.policies.retry import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.retrieval import (
@@ -35,7 +36,6 @@ from services.orchestrator.core.model.retrieval import (
     ScoreFusion,
     WeightedScorer,
 )
-from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.plans.checking import check_plan
 from services.orchestrator.core.plans.model_planning import plan_schema, planned, planner_messages
 from services.orchestrator.core.plans.planning import static_plan

@@ -20,6 +20,7 @@ from services.orchestrator.core.conversation.prompt import (
 )
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
+from services.orchestrator.core.model.policies.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import (
     Hints,
@@ -31,7 +32,6 @@ from services.orchestrator.core.model.request import (
 )
 from services.orchestrator.core.model.request_check import check_configuration, check_request
 from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, QueryExpansion, Retriever
-from services.orchestrator.core.model.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 
 BM25 = Retriever.BM25
 NOT_SCORED = Value(ValueKind.CANDIDATES, proposals=(Proposal("a", score=math.nan),))

@@ -48,6 +48,9 @@ NATIVE_OPERATIONS: Operations = {
     ("GET", f"{_EXECUTION}/timeline"): Operation(
         Tag.NATIVE, "getTimeline", "Get the stored events of an execution.", answer=pb.GetTimelineResponse.DESCRIPTOR
     ),
+    ("GET", f"{_EXECUTION}/steps"): Operation(
+        Tag.NATIVE, "listSteps", "List what the steps of a kept execution gave.", answer=pb.ListStepsResponse.DESCRIPTOR
+    ),
     ("GET", "/v1/approvals"): Operation(
         Tag.NATIVE,
         "listApprovals",

@@ -22,9 +22,9 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
+from services.orchestrator.adapters.journal.entries import entry_to_json
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
 from services.orchestrator.adapters.journal.sealing import SealedBytes
-from services.orchestrator.convert.entry import entry_to_json
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.replay import Admitted, Entry
@@ -167,14 +167,15 @@ class Writes:
         if self._move.run(db, updates) != len(updates):
             raise Conflict("the execution is another orchestrator's by now, or has ended")
         ended = [write for write in writes if write.record.response is not None]
+        done = {write.record.key for write in ended if write.record.kept is None}
         self._add_events.run(db, _event_rows(writes))
-        self._add_entries.run(db, _entry_rows(writes, {write.record.key for write in ended}))
+        self._add_entries.run(db, _entry_rows(writes, done))
         if ended:
             self._end_all(db, ended)
 
     def _end_all(self, db: Connection, writes: Sequence[Write]) -> None:
-        """Add the turns and the usage of ended executions; delete their entries, and free their sessions."""
-        self._end_entries.run(db, [_named(write.record.key) for write in writes])
+        """Add the turns and the usage of ended executions, delete entries that are not kept, and free the sessions."""
+        self._end_entries.run(db, [_named(write.record.key) for write in writes if write.record.kept is None])
         for write in writes:
             if write.turn:
                 self._add_turn(db, write.record.session_key, write.turn, write.record.entered_at.timestamp())
@@ -310,12 +311,12 @@ def _event_rows(writes: Sequence[Write]) -> list[dict[str, Any]]:
     ]
 
 
-def _entry_rows(writes: Sequence[Write], ended: Collection[ExecutionKey]) -> list[dict[str, Any]]:
-    """Return the rows of the entries, without those of ended executions, which nothing resumes."""
+def _entry_rows(writes: Sequence[Write], done: Collection[ExecutionKey]) -> list[dict[str, Any]]:
+    """Return the rows of the entries, without those of executions that are done with theirs."""
     return [
         _entry_row(write.record.key, position, entry)
         for write in writes
-        if write.record.key not in ended
+        if write.record.key not in done
         for position, entry in enumerate(write.entries, start=write.position)
     ]
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.telemetry.scope import work_scope
-from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.scope import Effect, RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing.execution import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution import events, machine
+from services.orchestrator.core.execution.commands import CheckInput, Command, Finish, Infer, Sample
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
-from services.orchestrator.core.execution.run import Outcome
+from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.replaying.taken import Taken
 
 Record = Callable[[Outcome, Input], Awaitable[None]]
 
@@ -23,6 +26,8 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
     """Carry out one command after the other, and `record` what came of each, until the machine has finished."""
     while not isinstance(command := outcome.command, Finish):
         run, effect = outcome.run, scope.effects[type(command)]
+        if scope.taken is not None:
+            effect = partial(_take_or_do, effect, scope.taken)
         states.enter(run.state, run.attempt)
         with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
             try:
@@ -32,3 +37,15 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
         outcome = machine.step(run, happened)
         await record(outcome, happened)
     return outcome
+
+
+async def _take_or_do(effect: Effect, taken: Taken, run: Run, command: Command, scope: RunScope) -> Input:
+    """Take the answer to a command from the record, or carry it out, drawing with the recorded seed."""
+    if not scope.step and not isinstance(command, CheckInput):
+        if name := taken.step_at(run.position):
+            await scope.recorder.emit(events.StepRecorded(name), caused_by=scope.cause)
+        if (answer := taken.answer_at(run.position, command)) is not None:
+            return answer
+    if isinstance(command, Infer | Sample) and command.seed is None:
+        command = replace(command, seed=taken.seed_at(scope.step, run.position))
+    return await effect(run, command, scope)

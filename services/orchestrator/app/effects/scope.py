@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pagantic_common.domain.clock import Clock
@@ -17,6 +17,7 @@ from services.orchestrator.core.execution.commands import Command
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
 from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.ports.journal import Conversations
 
@@ -37,6 +38,8 @@ class RunScope:
         cause: What the next event follows from: "request", an inference, a tool call or a step.
         progress_begins: How many things had happened inside the plan when the machine began; 0 for one that was
             interrupted, which goes on with what it had done.
+        taken: What the execution takes from a recorded one; None for one that is no replay.
+        given_calls: The recorded calls whose results were given again, by their ids.
         surroundings: Gives the provenance of the texts that a step of a plan works on; None for the execution's own
             machine, which has them all.
     """
@@ -52,6 +55,8 @@ class RunScope:
     first_attempt: int = 0
     cause: str = "request"
     progress_begins: int = 0
+    taken: Taken | None = None
+    given_calls: set[str] = field(default_factory=set)
     surroundings: Callable[[], Provenance] | None = None
     _inference_count: int = 0
 

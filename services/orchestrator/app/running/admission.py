@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.app.running.recorded import take_again, take_recorded
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
@@ -30,6 +32,7 @@ from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
+from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -62,9 +65,13 @@ class Admission:
         request = submission.request
         _check(submission)
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
+        taken: Taken | None = None
+        if found is None and request.replay is not None:
+            found, taken = await self._take(request, ended)
+            submission = replace(submission, size_bytes=submission.size_bytes + text_size(taken))
         if found is None:
             execution, takes_turn = self._register(submission)
-            admit = partial(self._admit, submission, ended, takes_turn)
+            admit = partial(self._admit, submission, ended, takes_turn, taken)
             execution.task = asyncio.create_task(execution.live(admit, self._forget))
             found = await _admission_of(execution) or execution
         if found.fingerprint != submission.fingerprint:
@@ -73,9 +80,16 @@ class Admission:
             )
         if isinstance(found, Execution):
             return found
+        return await self._go_on(found, submission, may_run_again=ended is None)
+
+    async def _go_on(
+        self, found: ExecutionRecord, submission: Submission, *, may_run_again: bool
+    ) -> Execution | ExecutionRecord:
+        """Resume what was interrupted, or run what ended again where it may; else return its record."""
         if found.is_interrupted:
-            return await self.resume(found, account=request.account) or await self._journal.get(found.key)
-        if ended is None and found.response is not None and found.response.may_run_again:
+            resumed = await self.resume(found, account=submission.request.account)
+            return resumed or await self._journal.get(found.key)
+        if may_run_again and found.response is not None and found.response.may_run_again:
             return await self.find(submission, ended=found)
         return found
 
@@ -99,6 +113,19 @@ class Admission:
         if await asyncio.shield(execution.admission) is not None:
             return None
         return execution
+
+    async def _take(
+        self, request: Request, ended: ExecutionRecord | None
+    ) -> tuple[Execution | ExecutionRecord | None, Taken | None]:
+        """Return what there is of a replay already, else what it takes from the record that it names.
+
+        The record may be gone where the replay was begun before.
+        """
+        if ended is None:
+            with contextlib.suppress(NotFound):
+                return await self._journal.get(request.key), None
+        taken = await take_recorded(self._journal, request, self._environment.limits.plan_bounds)
+        return await self._find_running(request.key), taken
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
         """Return what runs under a key; one that is being cancelled is waited for."""
@@ -139,7 +166,12 @@ class Admission:
             raise
 
     async def _admit(
-        self, submission: Submission, ended: ExecutionRecord | None, takes_turn: bool, execution: Execution
+        self,
+        submission: Submission,
+        ended: ExecutionRecord | None,
+        takes_turn: bool,
+        taken: Taken | None,
+        execution: Execution,
     ) -> Driver | ExecutionRecord:
         """Store that an execution begins, or return the record of the one that has its id."""
         limits = self._environment.limits
@@ -159,7 +191,7 @@ class Admission:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
                 return existing
-        return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s))
+        return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 
     async def _existing(self, submission: Submission) -> ExecutionRecord | None:
         """Return the execution that a request has begun before; None for a new one."""
@@ -209,20 +241,22 @@ class Admission:
             after_sequence=admitted.after_sequence,
         )
         request = admitted.request
-        self._registry.recount(execution, text_size(request), request.account)
+        taken = await take_again(self._journal, request, admitted.bounds)
+        self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)
         execution.request = request
         self._turns.join(request, is_limited=False)
-        return self._driver(execution, replayed, limits)
+        return self._driver(execution, replayed, limits, taken)
 
-    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits) -> Driver:
+    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits, taken: Taken | None) -> Driver:
         return Driver(
             self._environment,
             execution.recorder,
             begun,
             limits,
+            taken=taken,
             deadline=lambda: execution.deadline,
             on_decided=execution.decide,
         )

@@ -23,6 +23,7 @@ from services.orchestrator.core.execution.replay import Replay
 from services.orchestrator.core.execution.run import Outcome
 from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.replaying.taken import Taken
 
 
 class Driver:
@@ -32,6 +33,7 @@ class Driver:
         begun: Where it stands.
         limits: How long it may take.
         deadline: Gives the deadline of a command that begins now.
+        taken: What it takes from a recorded execution.
         on_decided: Called once the outcome is known, before it is stored.
     """
 
@@ -42,6 +44,7 @@ class Driver:
         begun: Replay,
         limits: TimeLimits,
         *,
+        taken: Taken | None,
         deadline: Callable[[], Deadline],
         on_decided: Callable[[], None],
     ) -> None:
@@ -51,6 +54,7 @@ class Driver:
         recorder.progress = begun.progress
         self._outcome = begun.outcome
         self._is_resumed = begun.is_resumed
+        self._taken = taken
         self._deadline = deadline
         self._on_decided = on_decided
 
@@ -98,6 +102,7 @@ class Driver:
             effects=EFFECTS,
             tool_slots=asyncio.Semaphore(MAX_PARALLEL_CALLS),
             deadline=self._deadline,
+            taken=self._taken,
         )
 
     async def end(self, failure: Failure) -> None:

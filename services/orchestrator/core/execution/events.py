@@ -141,6 +141,13 @@ class StepEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRecorded:
+    """The result of a step was taken from the record of another execution."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class VoteCast:
     """A replica voted or abstained; the hash is SHA-256 of its canonical JSON, hex."""
 
@@ -245,6 +252,7 @@ Payload = (
     | VoteCast
     | StepStart
     | StepEnd
+    | StepRecorded
     | ContentDelta
     | ReasoningDelta
     | ToolCallDelta
@@ -277,6 +285,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         VoteCast: EventName("orchestrator", "vote.cast"),
         StepStart: EventName("orchestrator", "step.start"),
         StepEnd: EventName("orchestrator", "step.end"),
+        StepRecorded: EventName("orchestrator", "step.recorded"),
         InferenceStart: EventName("inference", "inference.start"),
         InferenceEnd: EventName("inference", "inference.end"),
         InferenceContinued: EventName("inference", "inference.continued"),

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from services.orchestrator.core.execution.commands import ANSWER_OF, CheckInput
 from services.orchestrator.core.execution.ending import ask
-from services.orchestrator.core.execution.inputs import Failed, Input, usage_of
+from services.orchestrator.core.execution.inputs import Failed, Input, InputChecked, usage_of
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, State
 from services.orchestrator.core.execution.phases.handlers import HANDLERS
 from services.orchestrator.core.execution.phases.starting import begin_work
@@ -38,7 +38,8 @@ def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
 def step(run: Run, happened: Input) -> Outcome:
     """Take an input; raises IllegalInputError for an input that does not answer the outstanding command."""
     _check_answer(run, happened)
-    run = replace(run, usage=run.usage + usage_of(happened))
+    position = run.position + (not isinstance(happened, InputChecked))
+    run = replace(run, usage=run.usage + usage_of(happened), position=position)
     return HANDLERS[type(happened)](run, happened)
 
 

@@ -19,8 +19,8 @@ from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.policies.retry import RetryPolicy
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.model.retry import RetryPolicy
 
 MAX_STEPS = 64
 MAX_PARALLEL = 8  # steps of a plan at the same time; each may have an inference

@@ -12,8 +12,9 @@ from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
+from services.orchestrator.core.model.policies.replay import ReplayPolicy
+from services.orchestrator.core.model.policies.retry import RetryPolicy
 from services.orchestrator.core.model.retrieval import ContextPolicy
-from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
 from services.orchestrator.core.tools.policy import ToolPolicy
 
@@ -119,8 +120,8 @@ class VariantChoice:
 class Request:
     """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages.
 
-    `is_guarded` when guards read it first. `variant` is the variant of an experiment that its admission gave it, and
-    whose changes it has; None before, and for none.
+    `is_guarded` when guards read it first; `replay` when a recorded execution runs again. `variant` is the variant of
+    an experiment that its admission gave it, and whose changes it has; None before, and for none.
     """
 
     request_id: str
@@ -145,6 +146,7 @@ class Request:
     is_background: bool = False
     decisions: Decisions | None = None
     text_prompt: str = ""
+    replay: ReplayPolicy | None = None
     is_guarded: bool = False
     choice: VariantChoice = VariantChoice()
     variant: ExperimentVariant | None = None

@@ -15,9 +15,9 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.client_tools import check_client_tools
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.plan import Plan
+from services.orchestrator.core.model.policies.retry import RetryPolicy
 from services.orchestrator.core.model.request import Hints, Mode, Reasoning, Request, VariantChoice
 from services.orchestrator.core.model.retrieval import ContextPolicy
-from services.orchestrator.core.model.retry import RetryPolicy
 from services.orchestrator.core.model.voting import Voting
 
 MAX_REPLICAS = 16
@@ -63,6 +63,17 @@ def check_request(request: Request) -> None:
         _check_voting(request)
     if request.plan is not None:
         _check_plan_inputs(request.plan)
+    _check_replay(request)
+
+
+def _check_replay(request: Request) -> None:
+    if request.replay is None:
+        return
+    request.replay.check()
+    if request.session_id:
+        raise InvalidRequest(
+            "a replay is no turn of a conversation: leave session_id empty; what was remembered is in the record"
+        )
 
 
 def _check_input(request: Request) -> None:

@@ -171,6 +171,7 @@ class ExecutionEvent(_message.Message):
     CONTEXT_WEIGHED_FIELD_NUMBER: _builtins.int
     INFERENCE_CONTINUED_FIELD_NUMBER: _builtins.int
     GUARD_ACTED_FIELD_NUMBER: _builtins.int
+    STEP_RECORDED_FIELD_NUMBER: _builtins.int
     VARIANT_ASSIGNED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
@@ -295,6 +296,10 @@ class ExecutionEvent(_message.Message):
         """A guard blocked or redacted a text, or could not check it."""
 
     @_builtins.property
+    def step_recorded(self) -> Global___StepRecorded:
+        """The result of a step was taken from the record of another execution."""
+
+    @_builtins.property
     def variant_assigned(self) -> _execution_pb2.ExperimentVariant:
         """The request got a variant of an experiment; stored once, at the beginning."""
 
@@ -334,13 +339,14 @@ class ExecutionEvent(_message.Message):
         context_weighed: Global___ContextWeighed | None = ...,
         inference_continued: Global___InferenceContinued | None = ...,
         guard_acted: Global___GuardActed | None = ...,
+        step_recorded: Global___StepRecorded | None = ...,
         variant_assigned: _execution_pb2.ExperimentVariant | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted", "variant_assigned"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted", "step_recorded", "variant_assigned"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -796,6 +802,28 @@ class StepEnd(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepEnd: _TypeAlias = StepEnd  # noqa: Y015
+
+@_typing.final
+class StepRecorded(_message.Message):
+    """The result of a step was taken from the record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of the step, as ListSteps gives it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepRecorded: _TypeAlias = StepRecorded  # noqa: Y015
 
 @_typing.final
 class ContentDelta(_message.Message):

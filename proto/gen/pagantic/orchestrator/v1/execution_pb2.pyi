@@ -70,6 +70,34 @@ messages at the beginning, which instruct it. Takes decisions, prompt and, of th
 """
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
+class _ReplayTools:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReplayToolsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplayTools.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPLAY_TOOLS_UNSPECIFIED: _ReplayTools.ValueType  # 0
+    """The value is not set, which is RECORDED."""
+    REPLAY_TOOLS_RECORDED: _ReplayTools.ValueType  # 1
+    """A recorded call with the same arguments gives its result. Of other calls, those of READ tools are made, and those of
+    WRITE and EXTERNAL tools fail with TOOL_DENIED.
+    """
+    REPLAY_TOOLS_LIVE: _ReplayTools.ValueType  # 2
+    """All calls are made, but for those of tool_results."""
+
+class ReplayTools(_ReplayTools, metaclass=_ReplayToolsEnumTypeWrapper):
+    """The tools that a replay calls."""
+
+REPLAY_TOOLS_UNSPECIFIED: ReplayTools.ValueType  # 0
+"""The value is not set, which is RECORDED."""
+REPLAY_TOOLS_RECORDED: ReplayTools.ValueType  # 1
+"""A recorded call with the same arguments gives its result. Of other calls, those of READ tools are made, and those of
+WRITE and EXTERNAL tools fail with TOOL_DENIED.
+"""
+REPLAY_TOOLS_LIVE: ReplayTools.ValueType  # 2
+"""All calls are made, but for those of tool_results."""
+Global___ReplayTools: _TypeAlias = ReplayTools  # noqa: Y015
+
 class _VotingStrategy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -230,6 +258,7 @@ class SystemRequest(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     TEXT_PROMPT_FIELD_NUMBER: _builtins.int
+    REPLAY_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
     WITHOUT_EXPERIMENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
@@ -253,14 +282,16 @@ class SystemRequest(_message.Message):
     hints.timeout or by CancelExecution. When its orchestrator dies, another one resumes it.
     """
     keep_request: _builtins.bool
-    """Keeps the request as long as its execution is kept: GetExecution returns it. Otherwise it is forgotten at the end."""
+    """Keeps the request, and what its steps gave, as long as its execution is kept: GetExecution and ListSteps return them,
+    and `replay` can name the execution. Otherwise they are forgotten at the end.
+    """
     text_prompt: _builtins.str
     """A raw prompt in place of messages (CHAT): the model continues this text as it is, without a chat template or a
     system prompt. Its control texts, such as those between turns, are control tokens: put no text of strangers into it.
     Of the other fields it goes with request_id, trace_id, hints, output, rules, semantic_intent, retry, background,
-    keep_request, metadata, variant and without_experiments; of the hints, tool_choice, max_tool_rounds and reasoning must be unset, and of the output
-    citations and schema_in_prompt. A schema binds the decoder, and is not shown to the model. A retry continues the same
-    text again. The continuation may be empty.
+    keep_request, metadata, variant and without_experiments; of the hints, tool_choice, max_tool_rounds and reasoning
+    must be unset, and of the output citations and schema_in_prompt. A schema binds the decoder, and is not shown to the
+    model. A retry continues the same text again. The continuation may be empty.
     """
     without_experiments: _builtins.bool
     """The request takes part in no experiment."""
@@ -336,6 +367,12 @@ class SystemRequest(_message.Message):
         """The questions (MODE_DECIDE)."""
 
     @_builtins.property
+    def replay(self) -> Global___Replay:
+        """Runs a recorded execution again from one of its steps on. The other fields are the recorded request, with what
+        should change; session_id is empty, and the mode is the recorded one.
+        """
+
+    @_builtins.property
     def variant(self) -> Global___ExperimentVariant:
         """The variant of an experiment that this request gets, whatever the shares are. INVALID_ARGUMENT (CONFIG_INVALID) for
         an experiment or a variant that the deployment does not have, and for a request that the experiment is not about.
@@ -367,12 +404,13 @@ class SystemRequest(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         decisions: _decision_pb2.Decisions | None = ...,
         text_prompt: _builtins.str = ...,
+        replay: Global___Replay | None = ...,
         variant: Global___ExperimentVariant | None = ...,
         without_experiments: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "decisions", b"decisions", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "retry", b"retry", "variant", b"variant", "voting", b"voting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "decisions", b"decisions", "hints", b"hints", "output", b"output", "plan", b"plan", "prompt", b"prompt", "replay", b"replay", "retry", b"retry", "variant", b"variant", "voting", b"voting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "text_prompt", b"text_prompt", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "variant", b"variant", "voting", b"voting", "without_experiments", b"without_experiments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "client_tools", b"client_tools", "context", b"context", "decisions", b"decisions", "hints", b"hints", "keep_request", b"keep_request", "messages", b"messages", "metadata", b"metadata", "mode", b"mode", "output", b"output", "plan", b"plan", "prompt", b"prompt", "replay", b"replay", "request_id", b"request_id", "retry", b"retry", "rules", b"rules", "semantic_intent", b"semantic_intent", "session_id", b"session_id", "text_prompt", b"text_prompt", "tool_rules", b"tool_rules", "tools", b"tools", "trace_id", b"trace_id", "variant", b"variant", "voting", b"voting", "without_experiments", b"without_experiments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -403,6 +441,192 @@ class ExperimentVariant(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExperimentVariant: _TypeAlias = ExperimentVariant  # noqa: Y015
+
+@_typing.final
+class Replay(_message.Message):
+    """A recorded execution that runs again: it has ended, and its request was kept. It needs the scope READ, too.
+
+    The steps before from_step take their results from the record. The others run again, and draw with the recorded seeds
+    unless hints.seed is set. Retrieval, tools, and everything else that is settled by the step `prepare` stay as
+    recorded, unless that is from_step.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    TOOL_RESULTS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The id of the recorded request. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one that is not recorded."""
+    from_step: _builtins.str
+    """The first step that runs again, by its name in ListSteps; empty is the first one of tool_results, else the first one
+    after `prepare`. Of a plan, what depends on the step runs again, too. INVALID_ARGUMENT for an unknown one, and for
+    one that the changed request does not come to.
+    """
+    tools: Global___ReplayTools.ValueType
+    """The tools that steps which run again may call."""
+    @_builtins.property
+    def tool_results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangedResult]:
+        """Results of tools to change, at most 128."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        from_step: _builtins.str = ...,
+        tool_results: _abc.Iterable[Global___ChangedResult] | None = ...,
+        tools: Global___ReplayTools.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "request_id", b"request_id", "tool_results", b"tool_results", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replay: _TypeAlias = Replay  # noqa: Y015
+
+@_typing.final
+class ChangedResult(_message.Message):
+    """Another result of a recorded call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    IS_ERROR_FIELD_NUMBER: _builtins.int
+    tool_call_id: _builtins.str
+    """The id of the call; an unknown one is INVALID_ARGUMENT."""
+    result: _builtins.str
+    """Result of the call, or its failure in words."""
+    is_error: _builtins.bool
+    """True when it failed."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: _builtins.str = ...,
+        result: _builtins.str = ...,
+        is_error: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_error", b"is_error", "result", b"result", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangedResult: _TypeAlias = ChangedResult  # noqa: Y015
+
+@_typing.final
+class ExecutionStep(_message.Message):
+    """The result of a step of an execution. The fields that are set depend on the step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_MADE_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    STEP_RESULT_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
+    VIOLATIONS_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SYSTEM_PROMPT_FIELD_NUMBER: _builtins.int
+    OFFERED_TOOLS_FIELD_NUMBER: _builtins.int
+    HISTORY_COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name: prepare, plan, sample, decide, infer-1, tools-1, validate-1 and so on, or plan/NAME for a step of a plan."""
+    content: _builtins.str
+    """The text of an inference, the checked output of a validation, or the retrieved context of `prepare`."""
+    reasoning: _builtins.str
+    """The reasoning of an inference."""
+    finish_reason: _generation_pb2.FinishReason.ValueType
+    """Reason of an inference's end."""
+    model: _builtins.str
+    """Alias of the model that served."""
+    seed: _builtins.int
+    """Seed of an inference's random stream; that of replica 0 for a vote."""
+    system_prompt: _builtins.str
+    """The system prompt that `prepare` found."""
+    history_count: _builtins.int
+    """The number of messages before those of the request, of a conversation."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolCall]:
+        """The calls that an inference asks for."""
+
+    @_builtins.property
+    def tool_calls_made(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallRecord]:
+        """The calls that ran."""
+
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___VoteCandidate]:
+        """The outputs of the replicas; the votes are not counted yet."""
+
+    @_builtins.property
+    def plan(self) -> _plan_pb2.ExecutionPlan:
+        """The plan that was made."""
+
+    @_builtins.property
+    def step_result(self) -> _plan_pb2.StepResult:
+        """The result of a step of a plan."""
+
+    @_builtins.property
+    def stages(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.StageReport]:
+        """The stages of a validation."""
+
+    @_builtins.property
+    def violations(self) -> _containers.RepeatedCompositeFieldContainer[_contract_pb2.Violation]:
+        """The violations that a validation left."""
+
+    @_builtins.property
+    def usage(self) -> _usage_pb2.TokenUsage:
+        """The tokens that it used."""
+
+    @_builtins.property
+    def error(self) -> _error_pb2.SystemError:
+        """The failure that ended it."""
+
+    @_builtins.property
+    def offered_tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of the tools that `prepare` offers."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        content: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[_message_pb2.ToolCall] | None = ...,
+        tool_calls_made: _abc.Iterable[Global___ToolCallRecord] | None = ...,
+        candidates: _abc.Iterable[Global___VoteCandidate] | None = ...,
+        plan: _plan_pb2.ExecutionPlan | None = ...,
+        step_result: _plan_pb2.StepResult | None = ...,
+        stages: _abc.Iterable[_contract_pb2.StageReport] | None = ...,
+        violations: _abc.Iterable[_contract_pb2.Violation] | None = ...,
+        finish_reason: _generation_pb2.FinishReason.ValueType = ...,
+        model: _builtins.str = ...,
+        seed: _builtins.int | None = ...,
+        usage: _usage_pb2.TokenUsage | None = ...,
+        error: _error_pb2.SystemError | None = ...,
+        system_prompt: _builtins.str = ...,
+        offered_tools: _abc.Iterable[_builtins.str] | None = ...,
+        history_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "error", b"error", "plan", b"plan", "seed", b"seed", "step_result", b"step_result", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "candidates", b"candidates", "content", b"content", "error", b"error", "finish_reason", b"finish_reason", "history_count", b"history_count", "model", b"model", "name", b"name", "offered_tools", b"offered_tools", "plan", b"plan", "reasoning", b"reasoning", "seed", b"seed", "stages", b"stages", "step_result", b"step_result", "system_prompt", b"system_prompt", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "usage", b"usage", "violations", b"violations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___ExecutionStep: _TypeAlias = ExecutionStep  # noqa: Y015
 
 @_typing.final
 class SystemPrompt(_message.Message):

@@ -84,6 +84,11 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetTimelineRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetTimelineResponse.FromString,
                 _registered_method=True)
+        self.ListSteps = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListSteps',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListStepsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListStepsResponse.FromString,
+                _registered_method=True)
         self.ResumeExecution = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/ResumeExecution',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ResumeExecutionRequest.SerializeToString,
@@ -269,6 +274,14 @@ class OrchestratorServiceServicer:
 
     def GetTimeline(self, request, context):
         """Gives the stored events of an execution, in sequence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSteps(self, request, context):
+        """Lists what the steps of an execution gave, in order. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution
+        whose request is not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -492,6 +505,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetTimeline,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetTimelineRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetTimelineResponse.SerializeToString,
+            ),
+            'ListSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSteps,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListStepsRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListStepsResponse.SerializeToString,
             ),
             'ResumeExecution': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeExecution,
@@ -854,6 +872,33 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/GetTimeline',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetTimelineRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.GetTimelineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListSteps',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListStepsRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,

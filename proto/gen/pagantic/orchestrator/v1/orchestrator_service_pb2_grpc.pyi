@@ -65,6 +65,10 @@ class OrchestratorServiceStub:
     """
     GetTimeline: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]
     """Gives the stored events of an execution, in sequence."""
+    ListSteps: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListStepsRequest, _orchestrator_service_pb2.ListStepsResponse]
+    """Lists what the steps of an execution gave, in order. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution
+    whose request is not kept.
+    """
     ResumeExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]
     """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
     unknown id, FAILED_PRECONDITION for one that is not interrupted.
@@ -166,6 +170,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     GetTimeline: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetTimelineRequest, _orchestrator_service_pb2.GetTimelineResponse]  # type: ignore[assignment]
     """Gives the stored events of an execution, in sequence."""
+    ListSteps: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListStepsRequest, _orchestrator_service_pb2.ListStepsResponse]  # type: ignore[assignment]
+    """Lists what the steps of an execution gave, in order. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution
+    whose request is not kept.
+    """
     ResumeExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResumeExecutionRequest, _orchestrator_service_pb2.ResumeExecutionResponse]  # type: ignore[assignment]
     """Resumes an interrupted execution, as sending its request again does, and returns at once. NOT_FOUND for an
     unknown id, FAILED_PRECONDITION for one that is not interrupted.
@@ -318,6 +326,16 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetTimelineResponse, _abc.Awaitable[_orchestrator_service_pb2.GetTimelineResponse]]:
         """Gives the stored events of an execution, in sequence."""
+
+    @_abc_1.abstractmethod
+    def ListSteps(
+        self,
+        request: _orchestrator_service_pb2.ListStepsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListStepsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListStepsResponse]]:
+        """Lists what the steps of an execution gave, in order. NOT_FOUND for an unknown id, FAILED_PRECONDITION for an execution
+        whose request is not kept.
+        """
 
     @_abc_1.abstractmethod
     def ResumeExecution(

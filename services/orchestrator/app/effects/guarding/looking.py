@@ -10,7 +10,7 @@ from pagantic_common.guards.plugin import Finding
 from pagantic_common.guards.redaction import Window
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
-from pagantic_common.telemetry.names import ORCHESTRATOR_GUARD_FINDINGS
+from pagantic_common.telemetry.names import ORCHESTRATOR_GUARD_FAILURES, ORCHESTRATOR_GUARD_FINDINGS
 from pagantic_common.telemetry.spans import span
 from services.orchestrator.app.effects.guarding.judging import judge
 from services.orchestrator.app.effects.scope import RunScope
@@ -22,6 +22,7 @@ from services.orchestrator.ports.guards import GuardRunner
 
 log = get_logger(__name__)
 findings_counter = make_counter(ORCHESTRATOR_GUARD_FINDINGS, "findings of guards, by guard, stage and action")
+failures_counter = make_counter(ORCHESTRATOR_GUARD_FAILURES, "looks of guards that failed or were late, by guard")
 
 
 class GuardFailedError(Exception):
@@ -41,6 +42,7 @@ async def look(
         if failure_from(error).category is ErrorCategory.CANCELLATION:
             raise
         reason = str(error)
+    failures_counter.add(1, {"guard": rule.name})
     log.warning("a guard failed", guard=rule.name, on_failure=rule.on_failure.value, reason=reason)
     raise GuardFailedError
 

@@ -89,7 +89,7 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
         checked = await check_arguments(call, [GuardStage.TOOL_ARGUMENTS], plan.request, scope)
     except PermissionDenied as error:
         call = replace(call, arguments_json=NO_ARGUMENTS)
-        return await run_call(plan.request, Clearance(call, error.failure), plan.tools, scope)
+        return await run_call(plan.request, Clearance(call, refusal=error.failure), plan.tools, scope)
     call = replace(call, arguments_json=checked.texts[0])
     cleared = await cleared_call(plan.request, call, plan.tools, plan.surroundings, scope)
     return await run_call(plan.request, replace(cleared, warnings=checked.warnings), plan.tools, scope)

@@ -23,6 +23,7 @@ async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
     request = with_prepared(run.request, run.prepared)
     surroundings = partial(provenance_of_plan, run, command.plan, scope.recorder.progress)
     plan = PlanScope(request, command.plan, tools, scope, surroundings)
+    await plan.take_recorded()
     schedule = PlanSchedule(command.plan, plan.take_ended())
     running: set[asyncio.Task[StepResult]] = set()
     try:

@@ -10,10 +10,12 @@ from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import Progress
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.replaying.steps import PLAN_STEP
 from services.orchestrator.core.tools.taint import Provenance
 
 
@@ -48,6 +50,15 @@ class PlanScope:
     def is_final(self, step: Step | StepResult) -> bool:
         """Tell whether a step's output is the plan's."""
         return step.name == self.plan.steps[-1].name
+
+    async def take_recorded(self) -> None:
+        """Take the results of steps over that a replay does not run again."""
+        recorded = () if self.scope.taken is None else self.scope.taken.steps
+        known = {one.result.name for one in self.progress.steps}
+        for ended in recorded:
+            if ended.result.name not in known:
+                name = PLAN_STEP + ended.result.name
+                await self.scope.recorder.emit(events.StepRecorded(name), entries=[ended], is_durable=True)
 
     def take_ended(self) -> tuple[StepResult, ...]:
         """Return the results of the steps that had ended before an interruption."""

@@ -79,7 +79,7 @@ async def _run_or_recall(
     blocked = run.output.blocked_calls if run.output is not None else ()
     failure = next((one.failure for one in blocked if one.call_id == call.id), None)
     if failure is not None:
-        return await run_call(run.request, Clearance(call, failure), tools, scope)
+        return await run_call(run.request, Clearance(call, refusal=failure), tools, scope)
     cleared = await cleared_call(run.request, call, tools, make_provenance, scope)
     return await run_call(run.request, cleared, tools, scope)
 
@@ -113,8 +113,7 @@ async def run_call(
         try:
             _check_runnable(call, tools, is_lost=is_lost)
             cleared.check()
-            with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
-                record = await scope.services.tools.execute(call, told.report)
+            record = cleared.recorded or await _execute(call, told, scope)
             record = await check_record(replace(record, warnings=cleared.warnings), request, scope)
         except PaganticError as error:
             record = _failed(call, error, tools)
@@ -124,6 +123,11 @@ async def run_call(
         record = replace(record, duration_s=scope.clock.monotonic_s() - started_s)
         await told.end(record)
         return record
+
+
+async def _execute(call: ToolCall, told: _ToldCall, scope: RunScope) -> ToolCallRecord:
+    with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
+        return await scope.services.tools.execute(call, told.report)
 
 
 def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:

@@ -13,19 +13,27 @@ from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.tools.approval import Approval, refusal_of
 from services.orchestrator.core.tools.policy import NAMED_ONLY, ToolAction, ToolPolicies
 from services.orchestrator.core.tools.taint import Provenance, TaintedSpan
 
 MakeProvenance = Callable[[], Provenance]
+_NOT_RECORDED = (
+    "tool {!r} was not run: the record has no such call, and a replay makes no {} calls without replay.tools LIVE"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Clearance:
-    """The call that may run, with the arguments that were approved, or why it may not; `warnings` are of guards."""
+    """The call that may run, with the arguments that were approved, or why it may not; `warnings` are of guards.
+
+    `recorded` is the result that a replay has of it.
+    """
 
     call: ToolCall
+    recorded: ToolCallRecord | None = None
     refusal: Failure | None = None
     warnings: tuple[ResponseWarning, ...] = ()
 
@@ -42,10 +50,17 @@ class Clearance:
 async def clear_call(
     request: Request, call: ToolCall, tool: ToolDefinition, make_provenance: MakeProvenance, scope: RunScope
 ) -> Clearance:
-    """Clear a call; one that needs an approval waits for it."""
+    """Clear a call; one that needs an approval waits for it. A replay that has its result does not make it again."""
+    if scope.taken is not None:
+        recorded = scope.taken.find_call(call, scope.step, scope.given_calls)
+        if recorded is not None:
+            scope.given_calls.add(recorded.id)
+            return Clearance(call, replace(recorded, id=call.id, arguments_json=call.arguments_json))
+        if tool.safety in NAMED_ONLY and not scope.taken.makes_changes:
+            return Clearance(call, refusal=_denied(_NOT_RECORDED.format(tool.name, tool.safety)))
     action = ToolPolicies(scope.services.tool_policy, request.tool_policy).action_for(tool)
     if action is ToolAction.DENY:
-        return Clearance(call, _denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
+        return Clearance(call, refusal=_denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
     spans: tuple[TaintedSpan, ...] = ()
     if tool.safety in NAMED_ONLY:
         # The comparison runs in a thread: a long conversation would hold up the event loop.
@@ -78,7 +93,7 @@ async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpa
 
 def _clearance_of(call: ToolCall, approval: Approval) -> Clearance:
     if refusal := refusal_of(approval):
-        return Clearance(call, _denied(refusal))
+        return Clearance(call, refusal=_denied(refusal))
     changed = approval.resolution.arguments_json if approval.resolution is not None else ""
     if not changed:
         return Clearance(call)

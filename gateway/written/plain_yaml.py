@@ -1,4 +1,4 @@
-"""YAML as suites are written in it: JSON's values alone, so that `no` and a date are texts."""
+"""YAML as people write it here: JSON's values alone, so that `no` and a date are texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from gateway.evaluation.suite.model import SuiteError
+from gateway.written.errors import WrittenError
 from pagantic_common.domain.text.json_text import parse_json
 
 _NUMBERS_AND_WORDS = (
@@ -25,19 +25,19 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node; raises SuiteError for an alias."""
+        """Compose a node; raises WrittenError for an alias."""
         if self.check_event(yaml.AliasEvent):
-            raise SuiteError(f"line {self.line + 1}: aliases are not taken: write the value again")
+            raise WrittenError(f"line {self.line + 1}: aliases are not taken: write the value again")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping; raises SuiteError for a key that it has twice, or that is no text."""
+        """Make a mapping; raises WrittenError for a key that it has twice, or that is no text."""
         mapping = super().construct_mapping(node, deep=deep)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         if not all(isinstance(key, str) for key in keys):
-            raise SuiteError(f"line {node.start_mark.line + 1}: keys are texts: put others into quotes")
+            raise WrittenError(f"line {node.start_mark.line + 1}: keys are texts: put others into quotes")
         if len(mapping) < len(keys):
-            raise SuiteError(f"line {node.start_mark.line + 1}: a mapping has the same key twice")
+            raise WrittenError(f"line {node.start_mark.line + 1}: a mapping has the same key twice")
         return mapping
 
 
@@ -46,14 +46,14 @@ for _tag, _pattern, _first in _NUMBERS_AND_WORDS:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML into the values of JSON, within JSON's limits; raises SuiteError, with the line where it is known."""
+    """Parse YAML into the values of JSON, within JSON's limits; raises WrittenError, with the line if it is known."""
     try:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
         return parse_json(json.dumps(value), is_rewritable=True)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise SuiteError(f"it is not YAML: line {line}: {error.problem}") from None
+        raise WrittenError(f"it is not YAML: line {line}: {error.problem}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, SuiteError):
+        if isinstance(error, WrittenError):
             raise
-        raise SuiteError(f"it is not YAML: {str(error).splitlines()[0]}") from None
+        raise WrittenError(f"it is not YAML: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,1 @@
+"""Replays of recorded executions: what people change, and what differs afterwards."""

@@ -1,0 +1,80 @@
+"""The request of a replay: the recorded one, with the changes that somebody wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf import json_format
+
+from gateway.written.errors import WrittenError
+from gateway.written.request_fields import expand, merged
+from pagantic.orchestrator.v1 import execution_pb2
+
+RESULTS = "tool_results"
+RECORDED_ID_KEY = "replay.of"  # in the metadata of a replay
+_FIXED = ("request_id", "session_id", "trace_id", "replay", "background", "keep_request", "metadata", "mode")
+# Fields that say the same thing in another way: a written one takes the place of all others of its group.
+_ALTERNATIVES = (frozenset({"text", "instructions", "template"}),)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Fields of the request, and results of tools by the ids of their calls."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    results: tuple[execution_pb2.ChangedResult, ...] = ()
+
+
+def read_changes(written: Any) -> Changes:
+    """Return the changes that a file has, as JSON values; raises WrittenError."""
+    if not isinstance(written, dict):
+        raise WrittenError("changes are a mapping, as of prompt, hints, messages and tool_results")
+    fields = dict(written)
+    results = fields.pop(RESULTS, {})
+    if not isinstance(results, dict):
+        raise WrittenError(f"{RESULTS} is a mapping of ids of calls to results")
+    for name in _FIXED:
+        if name in fields:
+            raise WrittenError(f"a replay does not change {name}")
+    return Changes(expand(fields), tuple(_result_of(call_id, value) for call_id, value in results.items()))
+
+
+def request_of_replay(
+    recorded: execution_pb2.SystemRequest, changes: Changes, replay_id: str, replay: execution_pb2.Replay
+) -> execution_pb2.SystemRequest:
+    """Return the recorded request with the changes, as a replay under an id of its own; raises WrittenError."""
+    before = json_format.MessageToDict(recorded, preserving_proto_field_name=True)
+    fields = merged(before, changes.fields)
+    for name, value in changes.fields.items():
+        for group in _ALTERNATIVES:
+            if isinstance(value, dict) and group & value.keys():
+                fields[name] = {key: one for key, one in fields[name].items() if key in value or key not in group}
+    request = execution_pb2.SystemRequest()
+    try:
+        json_format.ParseDict(fields, request)
+    except json_format.ParseError as error:
+        raise WrittenError(f"it is no part of a SystemRequest: {' '.join(str(error).split())}") from None
+    request.ClearField("session_id")
+    request.ClearField("trace_id")
+    request.ClearField("background")
+    request.request_id = replay_id
+    request.keep_request = True
+    request.metadata[RECORDED_ID_KEY] = recorded.request_id
+    request.replay.CopyFrom(replay)
+    request.replay.request_id = recorded.request_id
+    request.replay.tool_results.extend(changes.results)
+    return request
+
+
+def _result_of(call_id: str, value: Any) -> execution_pb2.ChangedResult:
+    match value:
+        case str():
+            return execution_pb2.ChangedResult(tool_call_id=call_id, result=value)
+        case {"result": str(result), **others} if others.keys() <= {"is_error"}:
+            return execution_pb2.ChangedResult(
+                tool_call_id=call_id, result=result, is_error=others.get("is_error", False) is True
+            )
+        case _:
+            raise WrittenError(f"{RESULTS}.{call_id}: write the result as a text, or as {{result, is_error}}")

@@ -1,0 +1,55 @@
+"""Reads recorded executions, and what replays take from them."""
+
+from __future__ import annotations
+
+from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError
+from services.orchestrator.core.model.keys import ExecutionKey
+from services.orchestrator.core.model.plan import PlanPolicy
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.replaying.steps import Record, read_record
+from services.orchestrator.core.replaying.taken import Taken
+from services.orchestrator.core.replaying.taking import take
+from services.orchestrator.ports.journal import ExecutionJournal
+
+
+async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_ended: bool = False) -> Record:
+    """Return the record of an execution, which may have to have ended.
+
+    Raises NotFound, and PreconditionFailed for an execution whose request is not kept, and for unreadable entries.
+    """
+    stored = await journal.get(key)
+    if stored.kept is None:
+        raise PreconditionFailed(
+            f"execution {key.request_id!r} has no recorded steps: its request did not set keep_request"
+        )
+    if has_ended and stored.response is None:
+        raise PreconditionFailed(f"execution {key.request_id!r} has not ended: replay it when it has")
+    entries = await journal.entries(key)
+    if not entries:
+        raise PreconditionFailed(f"execution {key.request_id!r} has no recorded steps: an earlier version ran it")
+    try:
+        return read_record(entries)
+    except (ValueError, IllegalTransitionError, IllegalInputError) as error:
+        raise PreconditionFailed(f"the steps of execution {key.request_id!r} cannot be read: {error}") from None
+
+
+async def take_recorded(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> Taken | None:
+    """Return what a request takes from a recorded execution; None for one that is no replay.
+
+    Raises InvalidRequest for what cannot be taken, and what `read_recorded` raises.
+    """
+    policy = request.replay
+    if policy is None:
+        return None
+    key = ExecutionKey(request.tenant, policy.request_id)
+    record = await read_recorded(journal, key, has_ended=True)
+    return take(request, policy, record, bounds)
+
+
+async def take_again(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> Taken | None:
+    """Return what an interrupted replay takes. Raises PreconditionFailed when the recorded execution is gone."""
+    try:
+        return await take_recorded(journal, request, bounds)
+    except NotFound as error:
+        raise PreconditionFailed(f"execution {request.request_id!r} cannot be resumed: {error}") from None

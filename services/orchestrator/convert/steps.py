@@ -1,0 +1,141 @@
+"""Steps of recorded executions -> proto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.messages import tool_call_to_proto, usage_to_proto
+from pagantic_common.codec.validation import stage_report_to_proto, violation_to_proto
+from pagantic_common.domain.errors import InvalidRequest
+from services.orchestrator.convert.inference import finish_reason_to_proto
+from services.orchestrator.convert.plan import plan_to_proto, result_to_proto
+from services.orchestrator.convert.response import candidate_to_proto, tool_record_to_proto
+from services.orchestrator.core.execution.inputs import (
+    Decided,
+    Enforced,
+    Failed,
+    Inferred,
+    Input,
+    Planned,
+    Sampled,
+    ToolsRan,
+)
+from services.orchestrator.core.execution.replicas import candidates_of
+from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
+
+PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger step comes alone
+
+
+def steps_to_proto(record: Record, page_token: str) -> pb.ListStepsResponse:
+    """Encode a page of the steps of an execution; raises InvalidRequest for an unknown token."""
+    steps = _all_steps(record)
+    first = 0
+    if page_token:
+        names = [step.name for step in steps]
+        if page_token not in names:
+            raise InvalidRequest(f"page_token {page_token[:40]!r} is not one that this service gave")
+        first = names.index(page_token)
+    page = pb.ListStepsResponse()
+    for step in steps[first:]:
+        if page.steps and page.ByteSize() + step.ByteSize() > PAGE_BYTES:
+            page.next_page_token = step.name
+            break
+        page.steps.append(step)
+    return page
+
+
+def _all_steps(record: Record) -> Sequence[execution_pb2.ExecutionStep]:
+    answers = [_answer_to_proto(one) for one in record.answers]
+    steps = [
+        execution_pb2.ExecutionStep(name=PLAN_STEP + one.result.name, step_result=result_to_proto(one.result))
+        for one in record.plan_steps
+    ]
+    return [*answers, *steps]
+
+
+def _answer_to_proto(answer: RecordedAnswer) -> execution_pb2.ExecutionStep:
+    step = execution_pb2.ExecutionStep(name=answer.name)
+    encode = _ENCODERS.get(type(answer.gave))
+    if encode is not None:
+        step.MergeFrom(encode(answer.gave))
+    return step
+
+
+def _encode_prepared(prepared: Prepared) -> execution_pb2.ExecutionStep:
+    context = prepared.context_message
+    return execution_pb2.ExecutionStep(
+        content=context.content if context is not None else "",
+        system_prompt=prepared.system_prompt,
+        offered_tools=[tool.name for tool in prepared.tools],
+        history_count=len(prepared.history),
+        usage=usage_to_proto(prepared.usage),
+    )
+
+
+def _encode_inferred(inferred: Inferred) -> execution_pb2.ExecutionStep:
+    output = inferred.output
+    return execution_pb2.ExecutionStep(
+        content=output.content,
+        reasoning=output.reasoning,
+        tool_calls=[tool_call_to_proto(call) for call in output.tool_calls],
+        finish_reason=finish_reason_to_proto(output.finish_reason),
+        model=output.model,
+        seed=output.seed,
+        usage=usage_to_proto(output.usage + inferred.score_usage),
+    )
+
+
+def _encode_sampled(sampled: Sampled) -> execution_pb2.ExecutionStep:
+    return execution_pb2.ExecutionStep(
+        candidates=[candidate_to_proto(one) for one in candidates_of(sampled.replicas, None)],
+        model=sampled.model,
+        seed=sampled.seed,
+        usage=usage_to_proto(sampled.usage),
+    )
+
+
+def _encode_tools(ran: ToolsRan) -> execution_pb2.ExecutionStep:
+    return execution_pb2.ExecutionStep(tool_calls_made=[tool_record_to_proto(one) for one in ran.records])
+
+
+def _encode_enforced(enforced: Enforced) -> execution_pb2.ExecutionStep:
+    found = enforced.enforcement
+    return execution_pb2.ExecutionStep(
+        content=found.output,
+        stages=[stage_report_to_proto(stage) for stage in found.stages],
+        violations=[violation_to_proto(one) for one in found.violations],
+        usage=usage_to_proto(found.judge_usage),
+    )
+
+
+def _encode_planned(planned: Planned) -> execution_pb2.ExecutionStep:
+    plan, usage = plan_to_proto(planned.plan), usage_to_proto(planned.usage)
+    return execution_pb2.ExecutionStep(plan=plan, model=planned.model, usage=usage)
+
+
+def _encode_decided(decided: Decided) -> execution_pb2.ExecutionStep:
+    return execution_pb2.ExecutionStep(model=decided.model, usage=usage_to_proto(decided.usage))
+
+
+def _encode_failed(failed: Failed) -> execution_pb2.ExecutionStep:
+    return execution_pb2.ExecutionStep(error=failure_to_proto(failed.failure))
+
+
+_ENCODERS: Mapping[type[Input], Callable[[Any], execution_pb2.ExecutionStep]] = MappingProxyType(
+    {
+        Prepared: _encode_prepared,
+        Inferred: _encode_inferred,
+        Sampled: _encode_sampled,
+        ToolsRan: _encode_tools,
+        Enforced: _encode_enforced,
+        Planned: _encode_planned,
+        Decided: _encode_decided,
+        Failed: _encode_failed,
+    }
+)

@@ -1,0 +1,1 @@
+"""Policies of a request: of retries, and of a replay."""

@@ -1,0 +1,137 @@
+"""The steps of an execution, from its entries: what each command gave, under a name that does not change.
+
+The machine runs over the entries once more, since only its commands say what a failure ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import (
+    Command,
+    Decide,
+    Enforce,
+    Infer,
+    MakePlan,
+    Prepare,
+    RunTools,
+    Sample,
+)
+from services.orchestrator.core.execution.inputs import Inferred, Input, InputChecked, Sampled
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
+from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.plan import Plan
+
+PREPARE = "prepare"
+PLAN_STEP = "plan/"  # before the name of a step of a plan
+_ONCE: Mapping[type[Command], str] = MappingProxyType(
+    {Prepare: PREPARE, MakePlan: "plan", Sample: "sample", Decide: "decide"}
+)
+_COUNTED: Mapping[type[Command], str] = MappingProxyType({Infer: "infer", RunTools: "tools", Enforce: "validate"})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """The answer to a command of an execution's machine, under the name of its step."""
+
+    name: str
+    gave: Input
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An execution as its entries have it.
+
+    Attributes:
+        admitted: Its admission.
+        answers: The answers to the commands of its machine, in order.
+        plan: Its plan, if it has one.
+        plan_steps: The steps of its plan, in the order in which they ended.
+        calls: Its calls that ended.
+        seeds: The seeds with which each machine asked, by the plan's step, "" for the execution's own, and by the
+            position of the machine's command; None where it did not ask.
+    """
+
+    admitted: Admitted
+    answers: tuple[RecordedAnswer, ...]
+    plan: Plan | None
+    plan_steps: tuple[StepEnded, ...]
+    calls: tuple[CallEnded, ...]
+    seeds: Mapping[str, tuple[int | None, ...]]
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The names of its steps, in order."""
+        return (*(one.name for one in self.answers), *(PLAN_STEP + one.result.name for one in self.plan_steps))
+
+
+class StepNames:
+    """Names the commands of one machine, in order."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def next(self, command: Command) -> str:
+        """Return the name of the next command; empty for one that is no step of its own."""
+        if type(command) in _ONCE:
+            return _ONCE[type(command)]
+        kind = _COUNTED.get(type(command), "")
+        if not kind:
+            return ""
+        self._counts[kind] += 1
+        return f"{kind}-{self._counts[kind]}"
+
+
+def read_record(entries: Sequence[Entry]) -> Record:
+    """Read an execution's entries; raises ValueError for entries that are not those of an execution."""
+    first, *rest = entries or (None,)
+    if not isinstance(first, Admitted):
+        raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument
+    outcome, names, answers = machine.start(first.request, first.bounds), StepNames(), list[RecordedAnswer]()
+    for happened in _inputs_of(rest):
+        if name := names.next(outcome.command):
+            answers.append(RecordedAnswer(name, happened))
+        outcome = machine.step(outcome.run, happened)
+    return Record(
+        first,
+        tuple(answers),
+        outcome.run.plan,
+        plan_steps=tuple(entry for entry in rest if isinstance(entry, StepEnded)),
+        calls=tuple(entry for entry in rest if isinstance(entry, CallEnded)),
+        seeds=_seeds_of(rest),
+    )
+
+
+def _inputs_of(entries: Sequence[Entry]) -> Iterator[Input]:
+    """Yield the inputs of the execution's own machine."""
+    for entry in entries:
+        if isinstance(entry, Admitted):
+            raise ValueError("an execution is admitted once")  # noqa: TRY004 - not a wrong type of argument
+        if not isinstance(entry, CallBegan | CallEnded | NestedInput | StepEnded):
+            yield entry
+
+
+def _seeds_of(entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, ...]]:
+    last_runs = {entry.step: entry.number for entry in entries if isinstance(entry, NestedInput)}
+    machines: dict[str, list[Input]] = {"": list(_inputs_of(entries))}
+    for entry in entries:
+        if isinstance(entry, NestedInput) and entry.number == last_runs[entry.step]:
+            machines.setdefault(entry.step, []).append(entry.happened)
+    return {
+        step: tuple(_seed_of(one) for one in inputs if not isinstance(one, InputChecked))
+        for step, inputs in machines.items()
+    }
+
+
+def _seed_of(happened: Input) -> int | None:
+    match happened:
+        case Inferred(output=output):
+            return output.seed
+        case Sampled(seed=seed):
+            return seed
+        case _:
+            return None

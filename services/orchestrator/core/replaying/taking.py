@@ -1,0 +1,161 @@
+"""Decides what a replay takes from the record of an execution.
+
+The answers that are taken must fit the commands to which the changed request leads, so they are tried out on a machine
+before the replay is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from pagantic_common.domain.errors import InvalidRequest
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import ANSWER_OF
+from services.orchestrator.core.execution.inputs import ToolsRan
+from services.orchestrator.core.execution.progress import CallEnded, StepEnded
+from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
+from services.orchestrator.core.model.policies.replay import ChangedResult, ReplayPolicy, ReplayTools
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.replaying.costless import free_answer, free_step
+from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
+from services.orchestrator.core.replaying.taken import Taken
+
+# What the step `prepare` settles, by the names of the contract.
+_SETTLED: Mapping[str, str] = MappingProxyType(
+    {
+        "output": "output",
+        "tools": "tools",
+        "client_tools": "client_tools",
+        "tool_policy": "tool_rules",
+        "context": "context",
+        "text_prompt": "text_prompt",
+    }
+)
+
+
+def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPolicy) -> Taken:
+    """Return what a replay takes from a record; raises InvalidRequest for what it cannot take."""
+    before = record.admitted.request
+    if request.mode is not before.mode:
+        raise InvalidRequest(f"the recorded request has mode {before.mode}, and its replay cannot have {request.mode}")
+    owners = _owners_of(policy.results, record)
+    first = policy.from_step or next((name for name in record.step_names if name in owners.values()), "")
+    _check_step(first, record)
+    answers = _answers_before(first, record)
+    _check_prepared(request, before, takes_prepared=any(one.name == PREPARE for one in answers))
+    steps = _steps_beside(first, _plan_after(request, answers, bounds), record)
+    _check_owners(owners, steps)
+    return Taken(
+        answers=tuple(replace(one, gave=free_answer(one.gave)) for one in answers),
+        steps=tuple(free_step(one) for one in steps),
+        calls=_calls_of(policy, record, answers),
+        seeds=record.seeds,
+        makes_changes=policy.tools is ReplayTools.LIVE,
+        has_other_prompt=request.prompt != before.prompt,
+    )
+
+
+def _check_step(name: str, record: Record) -> None:
+    if name and name not in record.step_names:
+        known = ", ".join(record.step_names) or "none"
+        raise InvalidRequest(f"replay.from_step: the record has no step {name!r}; its steps: {known}")
+
+
+def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, str]:
+    """Return the step of each call whose result changes, by the id of the call."""
+    made = {one.record.id: PLAN_STEP + one.step for one in record.calls if one.step}
+    for answer in record.answers:
+        if isinstance(answer.gave, ToolsRan):
+            made |= {call.id: answer.name for call in answer.gave.records}
+    for result in results:
+        if result.call_id not in made:
+            raise InvalidRequest(
+                f"replay.tool_results names the call {result.call_id!r}, which the record does not have"
+            )
+    return {result.call_id: made[result.call_id] for result in results}
+
+
+def _check_owners(owners: Mapping[str, str], steps: Sequence[StepEnded]) -> None:
+    taken = {PLAN_STEP + one.result.name for one in steps}
+    for call_id, owner in owners.items():
+        if owner in taken:
+            raise InvalidRequest(
+                f"replay.tool_results changes the call {call_id!r}, but the result of its step {owner!r} comes from "
+                "the record: name that step in replay.from_step"
+            )
+
+
+def _answers_before(first: str, record: Record) -> tuple[RecordedAnswer, ...]:
+    """Return the answers before the first step that runs again: by default, those up to PREPARE's."""
+    names = [one.name for one in record.answers]
+    if first in names:
+        return record.answers[: names.index(first)]
+    return record.answers[: names.index(PREPARE) + 1] if PREPARE in names else ()
+
+
+def _check_prepared(request: Request, before: Request, *, takes_prepared: bool) -> None:
+    if takes_prepared:
+        for name, field_name in _SETTLED.items():
+            if getattr(request, name) != getattr(before, name):
+                raise InvalidRequest(
+                    f"{field_name} differs from the recorded request, and the step 'prepare' settles it: name that "
+                    "step in replay.from_step"
+                )
+    elif before.is_turn:
+        raise InvalidRequest(
+            "the recorded execution was a turn of a conversation, whose step 'prepare' cannot run again: name a later "
+            "one in replay.from_step"
+        )
+
+
+def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: PlanPolicy) -> Plan | None:
+    """Return the plan after the answers; raises InvalidRequest when the request does not lead to their steps."""
+    outcome = machine.start(replace(request, is_guarded=False), bounds)
+    for one in answers:
+        expected = ANSWER_OF.get(type(outcome.command))
+        if expected is None or not isinstance(one.gave, expected):
+            raise InvalidRequest(
+                f"the changed request does not come to the step {one.name!r}: name it, or an earlier one, in "
+                "replay.from_step"
+            )
+        outcome = machine.step(outcome.run, one.gave)
+    return outcome.run.plan
+
+
+def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEnded, ...]:
+    """Return the steps of a plan that do not depend on the first one that runs again, or on one that changed."""
+    if plan is None or not first.startswith(PLAN_STEP):
+        return ()
+    before = record.plan.steps if record.plan is not None else ()
+    changed = {step.name for step in plan.steps if step not in before}
+    failed = {one.result.name for one in record.plan_steps if one.result.failure is not None}
+    again = _with_dependents(changed | failed | {first.removeprefix(PLAN_STEP)}, plan)
+    return tuple(one for one in record.plan_steps if one.result.name not in again)
+
+
+def _with_dependents(names: set[str], plan: Plan) -> set[str]:
+    """Return steps with all that depend on them, directly or not."""
+    needed = dependencies_of(plan)
+    while more := {name for name, inputs in needed.items() if name not in names and names.intersection(inputs)}:
+        names = names | more
+    return names
+
+
+def _calls_of(policy: ReplayPolicy, record: Record, answers: Sequence[RecordedAnswer]) -> tuple[CallEnded, ...]:
+    """Return the calls whose results are given again, with the changes."""
+    changes = {one.call_id: one for one in policy.results}
+    kept = {call.id for one in answers if isinstance(one.gave, ToolsRan) for call in one.gave.records}
+    is_live = policy.tools is ReplayTools.LIVE
+    return tuple(
+        _changed(one, changes.get(one.record.id))
+        for one in record.calls
+        if not is_live or one.record.id in kept or one.record.id in changes
+    )
+
+
+def _changed(call: CallEnded, change: ChangedResult | None) -> CallEnded:
+    if change is None:
+        return call
+    return replace(call, record=replace(call.record, result=change.result, is_error=change.is_error, error_code=None))
