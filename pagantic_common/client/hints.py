@@ -87,8 +87,7 @@ def apply_options(
     request.semantic_intent = options.get("semantic_intent") or ""
     request.rules.extend(_rules_of(options.get("rules") or ()))
     request.tool_rules.extend(starmap(_tool_rule, (options.get("tool_rules") or {}).items()))
-    if variant := options.get("variant"):
-        set_variant(request, variant)
+    set_variant(request, options.get("variant", ""))
     if (max_retries := options.get("max_retries")) is not None:
         request.retry.max_retries = max_retries
     if context := options.get("context"):
@@ -103,12 +102,14 @@ def apply_options(
 
 
 def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
-    """Give a request the variant of an experiment, or none; raises ValueError for a text that names neither.
+    """Give a request the variant of an experiment; an empty text changes nothing, another one raises ValueError.
 
     Args:
         request: The request.
         text: "experiment=variant", or "none" for no part in experiments.
     """
+    if not text:
+        return
     experiment, sign, variant = text.partition("=")
     request.ClearField("variant")
     request.without_experiments = text == NO_EXPERIMENT

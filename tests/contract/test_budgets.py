@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.core.budget import GRANT_FACTOR, NOTHING, Amount, Budget, Period
+from services.orchestrator.core.admission.budget import GRANT_FACTOR, NOTHING, Amount, Budget, Period
 from services.orchestrator.core.model.keys import Account
 
 NOW = datetime(2026, 5, 17, 12, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.schema import SCHEMA, TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.core.budget import Amount, Budget, Period
+from services.orchestrator.core.admission.budget import Amount, Budget, Period
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.journal import UsageTotal

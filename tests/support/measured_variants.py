@@ -19,8 +19,8 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, PermissionDenied
 from pagantic_common.telemetry.metrics import install_metrics
 from services.orchestrator.app.recording.observing.services import observed
+from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant
 from services.orchestrator.core.cost import Prices
-from services.orchestrator.core.experiments import Experiment, Experiments, Variant
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 

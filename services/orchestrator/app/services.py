@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.approvals import Approvals
+from services.orchestrator.core.admission.experiments import Experiments
 from services.orchestrator.core.conversation.memory import MemoryPolicy
-from services.orchestrator.core.experiments import Experiments
 from services.orchestrator.core.plans.planning import Planner
 from services.orchestrator.core.tools.policy import ToolPolicy
 from services.orchestrator.ports.guards import Guards

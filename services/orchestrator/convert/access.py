@@ -14,7 +14,7 @@ from pagantic_common.domain.calls.audit import AuditRecord, Decision
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.lifecycle import timestamp_to_proto
-from services.orchestrator.core.budget import MICRO, Budget, Period
+from services.orchestrator.core.admission.budget import MICRO, Budget, Period
 
 _SCOPES = EnumCodec(key_pb2.KeyScope, Scope, "KEY_SCOPE_", unknown=None)
 _PERIODS = EnumCodec(budget_pb2.BudgetPeriod, Period, "BUDGET_PERIOD_", unknown=None)

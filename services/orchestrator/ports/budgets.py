@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.orchestrator.core.budget import Amount, Budget
+from services.orchestrator.core.admission.budget import Amount, Budget
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.page import Page
 

@@ -10,7 +10,7 @@ from services.orchestrator.adapters.custom_steps import load_custom_steps
 from services.orchestrator.adapters.files.calibration_folder import read_calibrations
 from services.orchestrator.adapters.files.experiments_file import read_experiments
 from services.orchestrator.adapters.files.prompt_folder import PromptFolder
-from services.orchestrator.core.experiments import Experiment, Experiments
+from services.orchestrator.core.admission.experiments import Experiment, Experiments
 from services.orchestrator.ports.services import CustomStep
 from services.orchestrator.settings import OrchestratorSettings
 

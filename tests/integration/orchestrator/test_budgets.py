@@ -14,7 +14,7 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.app.budgeting import budgets as app_budgets
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import GRANT_FACTOR, Amount
+from services.orchestrator.core.admission.budget import GRANT_FACTOR, Amount
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.plans.planning import Planner

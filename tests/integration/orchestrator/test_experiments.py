@@ -18,7 +18,7 @@ from pagantic_common.testing.spans import recording_spans
 from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
 from services.orchestrator.adapters.files.prompt_folder import PromptFolder
 from services.orchestrator.app.access.permitting.services import within_policy
-from services.orchestrator.core.experiments import Experiment, Experiments, Variant
+from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant
 from services.orchestrator.wiring.access import Access
 from tests.support import measured_variants
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline

@@ -14,7 +14,7 @@ from pagantic_common.rpc.call import call_unary
 from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
 from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.app.running.models import MAX_RERANKED, TEXTS_OF_A_CALL
-from services.orchestrator.core.budget import MESSAGE_TOKENS
+from services.orchestrator.core.admission.budget import MESSAGE_TOKENS
 from services.orchestrator.core.cost import Prices
 from tests.support.orchestrator_app import orchestrator
 from tests.support.scripted_services import ScriptedInference, scripted_services

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.budget import (
+from services.orchestrator.core.admission.budget import (
     DEFAULT_OUTPUT_TOKENS,
     GRANT_FACTOR,
     MESSAGE_TOKENS,

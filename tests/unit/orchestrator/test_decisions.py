@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.budget import decision_bound
+from services.orchestrator.core.admission.budget import decision_bound
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages, labels_of
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Decide, Finish

@@ -9,7 +9,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.text.citations import CitationPolicy
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
-from services.orchestrator.core.budget import TEMPLATE_TOKENS, worst_case
+from services.orchestrator.core.admission.budget import TEMPLATE_TOKENS, worst_case
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Enforce, Finish, Infer
 from services.orchestrator.core.execution.inputs import Enforced, Inferred

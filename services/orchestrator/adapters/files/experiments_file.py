@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.adapters.files.json_file import read_json_file
-from services.orchestrator.core.experiments import Experiment, Variant
+from services.orchestrator.core.admission.experiments import Experiment, Variant
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.services import ConfiguredTemplate
 

@@ -15,7 +15,7 @@ from pagantic_common.domain.ids import require_id, require_printable
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_BUDGET_CHECK_DURATION
-from services.orchestrator.core.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
+from services.orchestrator.core.admission.budget import MICRO, NOTHING, Amount, Budget, Period, Purse
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.page import Page, page_limit

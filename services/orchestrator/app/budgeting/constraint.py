@@ -9,7 +9,7 @@ from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import NOTHING, amount_of, judge_bound
+from services.orchestrator.core.admission.budget import NOTHING, amount_of, judge_bound
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.keys import account_of

@@ -10,7 +10,14 @@ from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.core.budget import NOTHING, Amount, amount_of, decision_bound, texts_bound, worst_case
+from services.orchestrator.core.admission.budget import (
+    NOTHING,
+    Amount,
+    amount_of,
+    decision_bound,
+    texts_bound,
+    worst_case,
+)
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
 from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import account_of

@@ -16,7 +16,7 @@ from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import EVERY_TENANT, translating_errors
 from services.orchestrator.adapters.journal.rows import read_token, token_of
 from services.orchestrator.adapters.journal.schema import budgets
-from services.orchestrator.core.budget import Amount, Budget, Period
+from services.orchestrator.core.admission.budget import Amount, Budget, Period
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.page import Page
