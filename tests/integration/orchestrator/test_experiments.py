@@ -161,3 +161,16 @@ def test_metrics_count_the_work_of_each_variant_but_not_of_requests_that_name_th
     assert metrics["gen_ai.client.token.usage"] == {"models/control/": 2 * control, "//": 4}  # of input and of output
     assert metrics["pagantic_orchestrator_validation_duration"] == {"models/control/": control}
     assert metrics["pagantic_orchestrator_cost_usd"]["models/control/"] == pytest.approx(control * 13e-6)
+
+
+@pytest.mark.anyio
+async def test_a_replay_has_the_variant_that_it_names_and_is_not_drawn(tmp_path):
+    inference = ScriptedInference()
+    async with orchestrator(tmp_path, services_with(MODELS, inference=inference)) as stub:
+        await execute(stub, system_request(request_id="r", keep_request=True, variant=named("large")))
+        replay = execution_pb2.Replay(request_id="r", from_step="prepare")
+        again = await execute(stub, system_request(keep_request=True, replay=replay, variant=named("large")))
+        assert again.variant == named("large")
+        without = await execute(stub, system_request(keep_request=True, replay=replay))
+        assert not without.HasField("variant")
+    assert [hints.model for hints in inference.hinted] == ["large", "large", ""]
