@@ -13,7 +13,7 @@ from gateway.evaluation.comparing.comparison import SEED, Difference, ScoredCase
 from gateway.evaluation.comparing.resampling import Interval, mean_interval
 from gateway.evaluation.running.results import Result, Results, read_results
 from pagantic_common.grammar.expressions import Expression, ExpressionError, as_doubles
-from tests.bench.modes.suites import ARMS, RULE, SCORE
+from tests.bench.modes.suites import ARMS, CHAT, RULE, SCORE
 
 COST, TOKENS = "cost", "tokens"
 
@@ -29,6 +29,7 @@ class ArmFigures:
         holds: Share of all cases with an answer for which the rule holds; None for free answers.
         latency_s: Median.
         failed: Failed cases by their code.
+        cut: Free answers that reached max_tokens.
     """
 
     arm: str
@@ -42,6 +43,7 @@ class ArmFigures:
     cost_usd: float
     latency_s: float
     failed: Mapping[str, int]
+    cut: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Measured:
 
     by_arm: Mapping[str, Mapping[str, Result]]
     rules: Mapping[str, str]
+    chat_tokens: int
 
     @property
     def cases(self) -> int:
@@ -61,16 +64,19 @@ def read(paths: Sequence[Path]) -> Measured | None:
     """Return the results of blocks; None without a sample that has a result in every arm."""
     by_arm: dict[str, dict[str, Result]] = {arm: {} for arm in ARMS}
     rules: dict[str, str] = {}
+    chat_tokens = 0
     for path in paths:
         results = read_results(path)
         rules |= _rules_of(results)
+        chat_tokens = _chat_tokens_of(results)
         for result in results.by_case.values():
             arm, _, number = result.case.partition(".")
             by_arm[arm][number] = result
     shared = set.intersection(*(set(found) for found in by_arm.values()))
     if not shared:
         return None
-    return Measured({arm: {number: found[number] for number in sorted(shared)} for arm, found in by_arm.items()}, rules)
+    complete = {arm: {number: found[number] for number in sorted(shared)} for arm, found in by_arm.items()}
+    return Measured(complete, rules, chat_tokens)
 
 
 def _rules_of(results: Results) -> dict[str, str]:
@@ -81,6 +87,14 @@ def _rules_of(results: Results) -> dict[str, str]:
         for rule in case["request"].get("rules", ())
         if rule["name"] == RULE
     }
+
+
+def _chat_tokens_of(results: Results) -> int:
+    """Return the most tokens that a free answer may have."""
+    limits = [
+        case["request"]["hints"]["max_tokens"] for case in results.header.suite["cases"] if case["tags"] == [CHAT]
+    ]
+    return max(limits)
 
 
 def figures_of(measured: Measured, arm: str, base: str) -> ArmFigures:
@@ -104,6 +118,7 @@ def figures_of(measured: Measured, arm: str, base: str) -> ArmFigures:
         cost_usd=mean_of(_value_of(result, COST) for result in results),
         latency_s=statistics.median(result.latency_s or 0.0 for result in results),
         failed=Counter(result.error for result in results if result.error),
+        cut=sum(arm == CHAT and result.output_tokens >= measured.chat_tokens for result in results),
     )
 
 

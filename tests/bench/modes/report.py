@@ -10,9 +10,16 @@ from gateway.evaluation.comparing.comparison import Difference
 from gateway.evaluation.comparing.resampling import Interval
 from tests.bench.modes.figures import ArmFigures, Measured, difference, figures_of, read
 from tests.bench.modes.plots import draw
-from tests.bench.modes.suites import ARMS, CHAT, RULES, SHOWN
+from tests.bench.modes.suites import ARMS, CHAT, HIDDEN, RULES, SHOWN, TITLES
 
-PAIRS = (("votes-1", "votes-3"), ("votes-1", "votes-5"), ("votes-1", "votes-9"), (SHOWN, "votes-9"), (SHOWN, RULES))
+PAIRS = (
+    (HIDDEN, SHOWN),
+    ("votes-1", "votes-3"),
+    ("votes-1", "votes-5"),
+    ("votes-1", "votes-9"),
+    (SHOWN, "votes-9"),
+    (SHOWN, RULES),
+)
 COLUMNS = (
     "mode",
     "right",
@@ -56,7 +63,7 @@ def pairs(measured: Measured) -> Iterator[str]:
     """Yield a line for each pair of arms: the difference of the second one from the first one."""
     for before, after in PAIRS:
         row = difference(measured, before, after)
-        yield f"- {after} against {before}: {difference_text(row)}, p {row.p:.3f}"
+        yield f"- {TITLES[after]}, against {TITLES[before]}: {difference_text(row)}, p {row.p:.3f}"
 
 
 def difference_text(row: Difference) -> str:
@@ -77,8 +84,10 @@ def _cells(row: ArmFigures, chat: ArmFigures) -> list[str]:
     right = percent(row.right)
     if row.failed:
         right += f", {sum(row.failed.values())} failed"
+    if row.cut:
+        right += f", {row.cut} cut"
     return [
-        row.arm,
+        TITLES[row.arm],
         right,
         interval_text(row.interval),
         difference_text(row.gain) if row.gain else "",
@@ -97,4 +106,4 @@ def percent(share: float | None) -> str:
 
 def ratio(value: float, base: float) -> str:
     """Return how many times a base a value is; `-` for a base of 0."""
-    return f"{value / base:.1f} ×" if base else "-"
+    return f"{value / base:.1f}x" if base else "-"

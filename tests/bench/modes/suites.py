@@ -19,6 +19,13 @@ SCORE = "right"
 VOTES = (1, 3, 5, 9)
 CHAT, HIDDEN, SHOWN, RULES = "chat", "structured", "structured-shown", "rules"
 ARMS = (CHAT, HIDDEN, SHOWN, *(f"votes-{n}" for n in VOTES), RULES)
+TITLES = {
+    CHAT: "CHAT",
+    HIDDEN: "STRUCTURED without the schema",
+    SHOWN: "STRUCTURED with the schema",
+    **{f"votes-{n}": f"REDUNDANT, votes: {n}" for n in VOTES},
+    RULES: "with the schema and rules",
+}
 MEASURES: tuple[Any, ...] = ("latency", "tokens", {"cost": {"prompt": 1, "output": 4}})
 _SEEDS_APART = 1000
 

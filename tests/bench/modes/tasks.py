@@ -1,4 +1,4 @@
-"""The two tasks: word problems of ASDiv, and the polarity of sentences of film reviews, with their schemas and rules."""
+"""The two tasks, with their schemas and rules: word problems of ASDiv, and the polarity of sentences of reviews."""
 
 from __future__ import annotations
 

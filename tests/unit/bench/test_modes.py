@@ -15,7 +15,7 @@ from tests.bench.modes import report
 from tests.bench.modes.figures import difference, figures_of, read
 from tests.bench.modes.packages import fetch
 from tests.bench.modes.plots import draw
-from tests.bench.modes.suites import ARMS, BLOCK, CHAT, HIDDEN, RULES, SHOWN, suite_of
+from tests.bench.modes.suites import ARMS, BLOCK, CHAT, HIDDEN, RULES, SHOWN, TITLES, suite_of
 from tests.bench.modes.tasks import TASKS, samples_of
 
 PROBLEM = {"passage": "There are 3 boxes of 4 lamps.", "question": "How many lamps are there?", "answer": "12 lamps"}
@@ -115,6 +115,7 @@ def result_of(case):
         scores={name: StoredScore(value=x) for name, x in {"right": right, "tokens": 100, "cost": 0.1}.items()},
         output="" if failed else "Answer: 12" if arm == CHAT else output,
         error="VALIDATION_RULE_FAILED" if failed else "",
+        output_tokens=200 if number == 1 else 20,
         latency_s=2.0 if arm == CHAT else 3.0,
     )
 
@@ -137,7 +138,8 @@ def test_differences_are_paired(measured):
     assert row.interval.low > 0
 
 
-def test_samples_without_a_result_in_every_arm_are_left_out(tmp_path, measured):
+@pytest.mark.usefixtures("measured")
+def test_samples_without_a_result_in_every_arm_are_left_out(tmp_path):
     lines = (tmp_path / "asdiv-0.5b-01.jsonl").read_text().splitlines()
     (tmp_path / "short.jsonl").write_text("\n".join(lines[:-3]) + "\n")
     assert read([tmp_path / "short.jsonl"]).cases == 7
@@ -148,8 +150,8 @@ def test_samples_without_a_result_in_every_arm_are_left_out(tmp_path, measured):
 def test_the_table_has_a_row_for_each_arm_with_ratios_to_chat(measured):
     lines = list(report.table(measured))
     assert len(lines) == 2 + len(ARMS)
-    assert "| chat | 50 % |" in lines[2]
-    assert "1.5 ×" in lines[3]
+    assert "| CHAT | 50 %, 1 cut |" in lines[2]
+    assert "1.5x" in lines[3]
     assert "90 %, 1 failed" in lines[-1]
 
 
@@ -157,5 +159,5 @@ def test_the_plot_is_an_image_with_every_arm(measured):
     rows = [figures_of(measured, arm, CHAT) for arm in ARMS]
     image = ET.fromstring(draw({"0.5b": rows, "1.5b": rows}))  # noqa: S314 - written above
     texts = [text.text for text in image.iter("{http://www.w3.org/2000/svg}text")]
-    assert set(ARMS) <= set(texts)
+    assert set(TITLES.values()) <= set(texts)
     assert "0.5b, 10 samples" in texts
