@@ -110,6 +110,8 @@ async def test_an_expression_that_backtracks_takes_no_time():
         ({"numeric": {"tolerance": -1}}, "greater than or equal to 0"),
         ({"numeric": {"tolerance": float("nan")}}, "finite"),
         ({"judge": {"levels": ["one"]}}, "at least 2"),
+        ({"label": {"labels": ["yes"]}}, "at least 2"),
+        ({"label": {"labels": ["yes", ""]}}, "at least 1"),
         ({"exact": {"name": "a b"}}, "pattern"),
         ({"exact": {"pointer": "a"}}, "pattern"),
         ({"ndcg": {"k": 0}}, "greater than or equal to 1"),
