@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.evaluation.comparing.comparison import Difference
-from gateway.evaluation.comparing.resampling import Interval
+from gateway.evaluation.comparing.resampling import Interval, adjust_for_several
+from gateway.evaluation.running.results import read_results
 from tests.bench.modes.figures import ArmFigures, Measured, difference, figures_of, read
 from tests.bench.modes.plots import draw
 from tests.bench.modes.suites import ARMS, CHAT, HIDDEN, RULES, SHOWN, TITLES
@@ -38,6 +39,11 @@ def name_of(task: str, model: str, block: int) -> str:
     return f"{task}-{model}-{block + 1:02d}"
 
 
+def is_complete(path: Path) -> bool:
+    """Tell whether a block has all of its results."""
+    return path.exists() and read_results(path).is_complete
+
+
 def write(results: Path, tasks: Sequence[str], models: Sequence[str], plots: Path | None) -> None:
     """Print the tables, and draw the plots where a folder for them is given."""
     for task in tasks:
@@ -60,10 +66,11 @@ def table(measured: Measured) -> Iterator[str]:
 
 
 def pairs(measured: Measured) -> Iterator[str]:
-    """Yield a line for each pair of arms: the difference of the second one from the first one."""
-    for before, after in PAIRS:
-        row = difference(measured, before, after)
-        yield f"- {TITLES[after]}, against {TITLES[before]}: {difference_text(row)}, p {row.p:.3f}"
+    """Yield a line for each pair of arms: the difference of the second one from the first one, and its adjusted p."""
+    rows = [difference(measured, before, after) for before, after in PAIRS]
+    adjusted = adjust_for_several([row.p for row in rows])
+    for (before, after), row, p in zip(PAIRS, rows, adjusted, strict=True):
+        yield f"- {TITLES[after]}, against {TITLES[before]}: {difference_text(row)}, adjusted p {p:.2f}"
 
 
 def difference_text(row: Difference) -> str:

@@ -155,6 +155,12 @@ def test_the_table_has_a_row_for_each_arm_with_ratios_to_chat(measured):
     assert "90 %, 1 failed" in lines[-1]
 
 
+def test_the_p_of_a_pair_is_adjusted_for_the_number_of_pairs(measured):
+    lines = list(report.pairs(measured))
+    assert len(lines) == len(report.PAIRS)
+    assert all(line.endswith("adjusted p 1.00") for line in lines)  # one case of ten differs, and in two pairs at most
+
+
 def test_the_plot_is_an_image_with_every_arm(measured):
     rows = [figures_of(measured, arm, CHAT) for arm in ARMS]
     image = ET.fromstring(draw({"0.5b": rows, "1.5b": rows}))  # noqa: S314 - written above
