@@ -50,6 +50,19 @@ def run(given: argparse.Namespace) -> None:
     samples = {name: samples_of(TASKS[name], fetch(name, given.cache)) for name in given.tasks}
     models = {name: fetch(name, given.cache) for name in given.models}
     with _system(given.cache / "state", models) as system:
+        for model in given.models:  # so that no case waits for the model to load
+            system.run(
+                "pagantic",
+                "chat",
+                "Hello.",
+                "--model",
+                model,
+                "--max-tokens",
+                "1",
+                "--timeout",
+                START_S,
+                timeout_s=START_S,
+            )
         for block in range(given.blocks):
             for task in given.tasks:
                 for model in given.models:

@@ -13,7 +13,7 @@ from gateway.evaluation.comparing.comparison import SEED, Difference, ScoredCase
 from gateway.evaluation.comparing.resampling import Interval, mean_interval
 from gateway.evaluation.running.results import Result, Results, read_results
 from pagantic_common.grammar.expressions import Expression, ExpressionError, as_doubles
-from tests.bench.modes.suites import ARMS, CHAT, RULE, SCORE
+from tests.bench.modes.suites import ARMS, BLOCK, CHAT, RULE, SCORE
 
 COST, TOKENS = "cost", "tokens"
 
@@ -28,6 +28,8 @@ class ArmFigures:
         answered: Share of right ones among the cases that did not fail.
         holds: Share of all cases with an answer for which the rule holds; None for free answers.
         latency_s: Median.
+        time_ratio: Median of the blocks' ratios of their medians to that of `base`, so that what slows a block down
+            counts for both.
         failed: Failed cases by their code.
         cut: Free answers that reached max_tokens.
     """
@@ -42,6 +44,7 @@ class ArmFigures:
     tokens: float
     cost_usd: float
     latency_s: float
+    time_ratio: float
     failed: Mapping[str, int]
     cut: int
 
@@ -117,9 +120,23 @@ def figures_of(measured: Measured, arm: str, base: str) -> ArmFigures:
         tokens=mean_of(_value_of(result, TOKENS) for result in results),
         cost_usd=mean_of(_value_of(result, COST) for result in results),
         latency_s=statistics.median(result.latency_s or 0.0 for result in results),
+        time_ratio=_time_ratio(found, measured.by_arm[base]),
         failed=Counter(result.error for result in results if result.error),
         cut=sum(arm == CHAT and result.output_tokens >= measured.chat_tokens for result in results),
     )
+
+
+def _time_ratio(found: Mapping[str, Result], base: Mapping[str, Result]) -> float:
+    own, others = _times_of_blocks(found), _times_of_blocks(base)
+    return statistics.median(time_s / others[block] for block, time_s in own.items())
+
+
+def _times_of_blocks(found: Mapping[str, Result]) -> dict[int, float]:
+    """Return the median time of each block."""
+    times: dict[int, list[float]] = {}
+    for number, result in found.items():
+        times.setdefault((int(number) - 1) // BLOCK, []).append(result.latency_s or 0.0)
+    return {block: statistics.median(of_block) for block, of_block in times.items()}
 
 
 def difference(measured: Measured, before: str, after: str) -> Difference:

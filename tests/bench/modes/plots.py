@@ -63,7 +63,7 @@ def _draw_model(drawing: drawsvg.Drawing, number: int, model: str, found: Sequen
         if row.interval is not None:
             drawing.append(drawsvg.Line(_x(row.interval.low), y, _x(row.interval.high), y, class_=look, stroke_width=2))
         drawing.append(drawsvg.Circle(_x(row.right), y, 5, class_=look))
-        ratios = {COST_X: row.cost_usd / found[0].cost_usd, TIME_X: row.latency_s / found[0].latency_s}
+        ratios = {COST_X: row.cost_usd / found[0].cost_usd, TIME_X: row.time_ratio}
         for x, ratio in ratios.items():
             drawing.append(drawsvg.Text(f"{ratio:.1f}x", None, x, y + 4, class_="number"))
 

@@ -102,7 +102,7 @@ def _cells(row: ArmFigures, chat: ArmFigures) -> list[str]:
         percent(row.holds),
         f"{row.tokens:.0f}" if own else ratio(row.tokens, chat.tokens),
         f"${1e6 * row.cost_usd:.0f} per million" if own else ratio(row.cost_usd, chat.cost_usd),
-        f"{row.latency_s:.1f} s" if own else ratio(row.latency_s, chat.latency_s),
+        f"{row.latency_s:.1f} s" if own else ratio(row.time_ratio, 1.0),
     ]
 
 
