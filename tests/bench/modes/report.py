@@ -11,14 +11,12 @@ from gateway.evaluation.comparing.resampling import Interval, adjust_for_several
 from gateway.evaluation.running.results import read_results
 from tests.bench.modes.figures import ArmFigures, Measured, difference, figures_of, read
 from tests.bench.modes.plots import draw
-from tests.bench.modes.suites import ARMS, CHAT, HIDDEN, RULES, SHOWN, TITLES
+from tests.bench.modes.suites import ARMS, CHAT, HIDDEN, RULES, SHOWN, TITLES, VOTES
 
 PAIRS = (
     (HIDDEN, SHOWN),
-    ("votes-1", "votes-3"),
-    ("votes-1", "votes-5"),
-    ("votes-1", "votes-9"),
-    (SHOWN, "votes-9"),
+    *(("votes-1", f"votes-{n}") for n in VOTES[1:]),
+    *((SHOWN, f"votes-{n}") for n in VOTES[1:]),
     (SHOWN, RULES),
 )
 COLUMNS = (
