@@ -278,6 +278,10 @@ bench-decisions: setup-dev ## Measure decisions of a running system: PEER=URL of
 bench-gate: setup-dev ## Count how often the gate of evaluations finds regressions whose size is known; ROUNDS=500
 	@$(BIN)/python -m tests.bench.gate --rounds $(or $(ROUNDS),500)
 
+.PHONY: bench-modes
+bench-modes: setup-dev ## Measure what each mode buys on public sets, which are fetched with their models; MODES="--blocks 3 --models 0.5b"; continues
+	@PATH="$(PATH_WITH_VENV)" $(BIN)/python -m tests.bench.modes run $(MODES)
+
 .PHONY: bench-gateway
 bench-gateway: setup-dev ## Measure what the HTTP gateway adds; LITELLM=program compares; SOAK=100000 requests measure the memory
 	@$(BIN)/python -m tests.bench.gateway $(if $(LITELLM),--litellm "$(LITELLM)") $(if $(SOAK),--soak $(SOAK))

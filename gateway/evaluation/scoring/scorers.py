@@ -9,13 +9,14 @@ from pydantic import BeforeValidator, Field
 from gateway.evaluation.scoring.judging import Judge, Semantic
 from gateway.evaluation.scoring.measures import Cost, Latency, Tokens
 from gateway.evaluation.scoring.retrieval import Ndcg, Quotes, Recall
-from gateway.evaluation.scoring.texts import Exact, Numeric, Regex, SchemaScorer
+from gateway.evaluation.scoring.texts import Exact, Label, Numeric, Regex, SchemaScorer
 from gateway.evaluation.scoring.trajectories import Trajectory
 
 MAX_SCORERS = 32
 
 AnyScorer = Annotated[
     Exact
+    | Label
     | Regex
     | Numeric
     | SchemaScorer

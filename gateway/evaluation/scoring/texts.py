@@ -1,4 +1,4 @@
-"""Scorers of texts and values: exact, regular expression, numeric, and JSON Schema."""
+"""Scorers of texts and values: exact, label, regular expression, numeric, and JSON Schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from functools import cached_property
 from itertools import islice
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import re2
 from pydantic import Field, model_validator
@@ -29,6 +29,8 @@ from pagantic_common.grammar.schema_validator import SchemaError, Validator, bui
 
 MAX_REGEX_BYTES = 8 * 1024 * 1024
 SHOWN_VIOLATIONS = 3
+MAX_LABELS = 255
+MAX_LABEL_CHARS = 200
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
 
 
@@ -49,6 +51,39 @@ class Exact(ExpectingScorer):
         if self.ignore_case:
             texts = [text.casefold() for text in texts]
         return _yes_or_no(found is not MISSING and texts[0] == texts[1], found)
+
+
+class Label(ExpectingScorer):
+    """1 if the label that the answer names is the expected one: the last of `labels` that it has, or the first.
+
+    Labels are whole words or phrases, in any case. Where one contains another, the longer one counts.
+    """
+
+    type: Literal["label"] = "label"
+    labels: list[Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)]] = Field(
+        min_length=2, max_length=MAX_LABELS
+    )
+    which: Literal["first", "last"] = "last"
+
+    def check(self, expectation: Expectation) -> None:
+        """Raise ValueError for an expected label that is none of `labels`."""
+        if str(expectation.expected).casefold() not in {label.casefold() for label in self.labels}:
+            raise ValueError(f"{expectation.expected!r} is none of the labels")
+
+    async def score(self, subject: Subject) -> Score:
+        """Compare the labels; an answer without one is wrong."""
+        named = self._labels.findall(text_of(self.found(subject.answer)))
+        if not named:
+            return Score(0.0, "the answer names no label")
+        found = named[-1]
+        if self.which == "first":
+            found = named[0]
+        return _yes_or_no(found.casefold() == str(subject.expectation.expected).casefold(), found)
+
+    @cached_property
+    def _labels(self) -> re.Pattern[str]:
+        longest_first = sorted(self.labels, key=len, reverse=True)
+        return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)
 
 
 class Regex(TextScorer):

@@ -17,6 +17,7 @@ from pagantic.common.v1 import chunk_pb2, error_pb2, message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
 
 SCORERS = TypeAdapter(Scorers)
+POLARITY = {"label": {"labels": ["positive", "negative"]}}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
@@ -54,6 +55,14 @@ async def value(written, response, **expectation):
         ({"exact": {"pointer": "/a/2"}}, '{"a": ["x", "y"]}', "y", 0),
         ({"exact": {"pointer": "/a~1b/~0"}}, '{"a/b": {"~": 3}}', 3, 1),
         ({"exact": {"pointer": "/a"}}, '{"b": ""}', "", 0),
+        (POLARITY, "Answer: Positive.", "positive", 1),
+        (POLARITY, "It is not negative, but positive", "positive", 1),
+        (POLARITY, "It is not negative, but positive", "negative", 0),
+        (POLARITY, "positively", "positive", 0),
+        (POLARITY, "no opinion", "positive", 0),
+        ({"label": {"labels": ["yes", "no"], "which": "first"}}, "No. Or yes?", "no", 1),
+        ({"label": {"labels": ["new", "new york"]}}, "in New York", "new york", 1),
+        ({"label": {"labels": ["c", "c++"], "pointer": "/in"}}, '{"in": "C++"}', "c++", 1),
         ("regex", "the year 1999", r"\b\d{4}$", 1),
         ({"regex": {"pattern": "^a+$"}}, "aaa", "ignored", 1),
         ({"regex": {"pattern": "a+", "full": True}}, "aab", "ignored", 0),
@@ -101,6 +110,8 @@ async def test_an_expression_that_backtracks_takes_no_time():
         ({"numeric": {"tolerance": -1}}, "greater than or equal to 0"),
         ({"numeric": {"tolerance": float("nan")}}, "finite"),
         ({"judge": {"levels": ["one"]}}, "at least 2"),
+        ({"label": {"labels": ["yes"]}}, "at least 2"),
+        ({"label": {"labels": ["yes", ""]}}, "at least 1"),
         ({"exact": {"name": "a b"}}, "pattern"),
         ({"exact": {"pointer": "a"}}, "pattern"),
         ({"ndcg": {"k": 0}}, "greater than or equal to 1"),

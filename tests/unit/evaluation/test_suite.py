@@ -134,7 +134,7 @@ def test_a_scorer_of_the_case_takes_the_place_of_that_of_the_suite():
         ({"cases": [{"input": "a"}], "scorers": ["exact"]}, "'case-0001' has no scorer"),
         ({"cases": [{"input": " ", "expected": 1}], "scorers": ["exact"]}, "'case-0001' has no input"),
         ({"cases": [{"input": "a", "expectd": 1}]}, "case 1: expectd: there is no such field"),
-        ({"scorers": ["exakt"]}, "scorers.0: there is no scorer 'exakt': there are 'exact', 'regex'"),
+        ({"scorers": ["exakt"]}, "scorers.0: there is no scorer 'exakt': there are 'exact', 'label', 'regex'"),
         ({"scorers": [{"a": 1, "b": 2}]}, "scorers.0: a scorer is written as `exact`"),
         ({"cases": [{"input": "a", "name": "a b"}]}, "case 'a b': name: "),
         ({"cases": [{"input": "a", "name": "n" * 46}]}, "name: "),
@@ -156,6 +156,10 @@ def test_a_scorer_of_the_case_takes_the_place_of_that_of_the_suite():
                 ]
             },
             "'exact' names scorers of two types",
+        ),
+        (
+            {"cases": [{"input": "a", "expected": "maybe", "scorers": [{"label": {"labels": ["yes", "no"]}}]}]},
+            "'case-0001': 'maybe' is none of the labels",
         ),
         (
             {"cases": [{"name": "a", "input": "a", "expected": 1}] * 2, "scorers": ["exact"]},
