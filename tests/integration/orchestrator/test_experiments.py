@@ -46,7 +46,6 @@ async def variants_of_sessions(stub, count):
     return given
 
 
-@pytest.mark.anyio
 async def test_sessions_keep_their_variant_over_a_restart_and_get_its_model(tmp_path):
     inference = ScriptedInference()
     async with orchestrator(tmp_path, services_with(MODELS, inference=inference)) as stub:
@@ -59,7 +58,6 @@ async def test_sessions_keep_their_variant_over_a_restart_and_get_its_model(tmp_
         assert await variants_of_sessions(stub, 40) == before
 
 
-@pytest.mark.anyio
 async def test_a_variant_has_its_prompt_and_the_timeline_and_the_span_name_it(tmp_path):
     folder = tmp_path / "prompts"
     folder.mkdir()
@@ -86,7 +84,6 @@ async def test_a_variant_has_its_prompt_and_the_timeline_and_the_span_name_it(tm
     assert attributes["pagantic.experiment.variant"] == "brief"
 
 
-@pytest.mark.anyio
 async def test_a_resumed_execution_keeps_its_variant_when_the_file_has_changed(tmp_path):
     stuck = ScriptedInference(None)
     request = system_request(request_id="r", variant=named("large"))
@@ -102,7 +99,28 @@ async def test_a_resumed_execution_keeps_its_variant_when_the_file_has_changed(t
         assert names.count("variant.assigned") == 1
 
 
-@pytest.mark.anyio
+async def test_a_replay_that_names_the_recorded_variant_keeps_the_recorded_prompt(tmp_path):
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    for name in ("support", "brief"):
+        (folder / f"{name}.txt").write_text(f"{name}: greet {{{{ session.name }}}}.")
+    brief = Experiment("prompts", (Variant("brief", 100, prompt="brief"), Variant("control", 0)), prompt="support")
+    inference = ScriptedInference()
+    services = services_with(brief, inference=inference, prompts=PromptFolder(folder))
+    asked = system_request(session_id="talk", request_id="first", keep_request=True)
+    asked.prompt.template.name = "support"
+    async with orchestrator(tmp_path, services) as stub:
+        values = pb.UpdateSessionRequest(session_id="talk", state_json={"name": '"Ana"'})
+        await call_unary("orchestrator", stub.UpdateSession, values)
+        given = (await execute(stub, asked)).variant
+        again = execution_pb2.SystemRequest(replay=execution_pb2.Replay(request_id="first"), variant=given)
+        again.MergeFrom(asked)
+        again.request_id, again.session_id = "again", ""
+        response = await execute(stub, again)
+    assert response.variant == given == named("brief", "prompts")
+    assert [command.messages[0].content for command in inference.commands] == ["brief: greet Ana."] * 2
+
+
 async def test_a_caller_opts_out_and_an_unknown_variant_is_refused_before_anything_is_executed(tmp_path):
     inference = ScriptedInference()
     async with orchestrator(tmp_path, services_with(MODELS, inference=inference)) as stub:
@@ -122,7 +140,6 @@ class Acme:
         return Principal("acme", credentials, PrincipalKind.API_KEY, frozenset(Scope))
 
 
-@pytest.mark.anyio
 async def test_a_policy_keeps_a_tenant_out_of_an_experiment_and_denies_it_the_variant_by_name(tmp_path):
     file = tmp_path / "policies.cedar"
     file.write_text(
@@ -163,7 +180,6 @@ def test_metrics_count_the_work_of_each_variant_but_not_of_requests_that_name_th
     assert metrics["pagantic_orchestrator_cost_usd"]["models/control/"] == pytest.approx(control * 13e-6)
 
 
-@pytest.mark.anyio
 async def test_a_replay_has_the_variant_that_it_names_and_is_not_drawn(tmp_path):
     inference = ScriptedInference()
     async with orchestrator(tmp_path, services_with(MODELS, inference=inference)) as stub:

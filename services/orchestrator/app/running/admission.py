@@ -124,7 +124,8 @@ class Admission:
         if ended is None:
             with contextlib.suppress(NotFound):
                 return await self._journal.get(request.key), None
-        taken = await take_recorded(self._journal, request, self._environment.limits.plan_bounds)
+        placed = self._environment.services.experiments.place(request)  # as the recorded request was
+        taken = await take_recorded(self._journal, placed, self._environment.limits.plan_bounds)
         return await self._find_running(request.key), taken
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
