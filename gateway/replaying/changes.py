@@ -16,7 +16,11 @@ RESULTS = "tool_results"
 RECORDED_ID_KEY = "replay.of"  # in the metadata of a replay
 _FIXED = ("request_id", "session_id", "trace_id", "replay", "background", "keep_request", "metadata", "mode")
 # Fields that say the same thing in another way: a written one takes the place of all others of its group.
-_ALTERNATIVES = (frozenset({"text", "instructions", "template"}),)
+_ALTERNATIVES = (
+    frozenset({"text", "instructions", "template"}),
+    frozenset({"grammar", "grammar_name"}),
+    frozenset({"variant", "without_experiments"}),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,11 @@ def read_changes(written: Any) -> Changes:
     results = fields.pop(RESULTS, {})
     if not isinstance(results, dict):
         raise WrittenError(f"{RESULTS} is a mapping of ids of calls to results")
-    for name in _FIXED:
-        if name in fields:
+    for name in fields:
+        if name in _FIXED:
             raise WrittenError(f"a replay does not change {name}")
+        if not name.islower():
+            raise WrittenError(f"write {name[:64]!r} as the contract has it, in lower case with underscores")
     return Changes(expand(fields), tuple(_result_of(call_id, value) for call_id, value in results.items()))
 
 
@@ -46,14 +52,9 @@ def request_of_replay(
 ) -> execution_pb2.SystemRequest:
     """Return the recorded request with the changes, as a replay under an id of its own; raises WrittenError."""
     before = json_format.MessageToDict(recorded, preserving_proto_field_name=True)
-    fields = merged(before, changes.fields)
-    for name, value in changes.fields.items():
-        for group in _ALTERNATIVES:
-            if isinstance(value, dict) and group & value.keys():
-                fields[name] = {key: one for key, one in fields[name].items() if key in value or key not in group}
     request = execution_pb2.SystemRequest()
     try:
-        json_format.ParseDict(fields, request)
+        json_format.ParseDict(merged(_without_replaced(before, changes.fields), changes.fields), request)
     except json_format.ParseError as error:
         raise WrittenError(f"it is no part of a SystemRequest: {' '.join(str(error).split())}") from None
     request.ClearField("session_id")
@@ -66,6 +67,19 @@ def request_of_replay(
     request.replay.request_id = recorded.request_id
     request.replay.tool_results.extend(changes.results)
     return request
+
+
+def _without_replaced(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded fields without those in whose place a change has another of their group."""
+    left: dict[str, Any] = {}
+    for name, value in before.items():
+        others = set().union(*(group for group in _ALTERNATIVES if name in group)) - {name}
+        if name not in changes and others & changes.keys():
+            continue
+        change = changes.get(name)
+        has_parts = isinstance(value, dict) and isinstance(change, dict)
+        left[name] = _without_replaced(value, change) if has_parts else value
+    return left
 
 
 def _result_of(call_id: str, value: Any) -> execution_pb2.ChangedResult:

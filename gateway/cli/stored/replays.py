@@ -88,12 +88,9 @@ def _request_of(
             f"execution {recorded.request_id!r} cannot be replayed: its request did not set keep_request"
         )
     try:
-        request = request_of_replay(recorded.request, changes, replay_id, asked)
+        return request_of_replay(recorded.request, changes, replay_id, asked)
     except WrittenError as error:
         raise UsageError(f"--change: {error}") from None
-    if recorded.response.HasField("variant") and not (request.HasField("variant") or request.without_experiments):
-        request.variant.CopyFrom(recorded.response.variant)
-    return request
 
 
 def _read_changes(path: Path | None) -> Changes:

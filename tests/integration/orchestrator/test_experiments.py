@@ -99,7 +99,7 @@ async def test_a_resumed_execution_keeps_its_variant_when_the_file_has_changed(t
         assert names.count("variant.assigned") == 1
 
 
-async def test_a_replay_that_names_the_recorded_variant_keeps_the_recorded_prompt(tmp_path):
+async def test_a_replay_has_the_recorded_variant_but_for_what_its_caller_changes(tmp_path):
     folder = tmp_path / "prompts"
     folder.mkdir()
     for name in ("support", "brief"):
@@ -113,12 +113,16 @@ async def test_a_replay_that_names_the_recorded_variant_keeps_the_recorded_promp
         values = pb.UpdateSessionRequest(session_id="talk", state_json={"name": '"Ana"'})
         await call_unary("orchestrator", stub.UpdateSession, values)
         given = (await execute(stub, asked)).variant
-        again = execution_pb2.SystemRequest(replay=execution_pb2.Replay(request_id="first"), variant=given)
+    async with orchestrator(tmp_path, services_with(TURNED, inference=inference, prompts=PromptFolder(folder))) as stub:
+        again = execution_pb2.SystemRequest(replay=execution_pb2.Replay(request_id="first"))
         again.MergeFrom(asked)
         again.request_id, again.session_id = "again", ""
         response = await execute(stub, again)
-    assert response.variant == given == named("brief", "prompts")
-    assert [command.messages[0].content for command in inference.commands] == ["brief: greet Ana."] * 2
+        again.request_id, again.hints.model = "changed", "mine"
+        changed = await execute(stub, again)
+    assert response.variant == changed.variant == given == named("brief", "prompts")
+    assert [command.messages[0].content for command in inference.commands] == ["brief: greet Ana."] * 3
+    assert [hints.model for hints in inference.hinted] == ["", "", "mine"]
 
 
 async def test_a_caller_opts_out_and_an_unknown_variant_is_refused_before_anything_is_executed(tmp_path):
@@ -187,6 +191,8 @@ async def test_a_replay_has_the_variant_that_it_names_and_is_not_drawn(tmp_path)
         replay = execution_pb2.Replay(request_id="r", from_step="prepare")
         again = await execute(stub, system_request(keep_request=True, replay=replay, variant=named("large")))
         assert again.variant == named("large")
-        without = await execute(stub, system_request(keep_request=True, replay=replay))
+        without = await execute(stub, system_request(keep_request=True, replay=replay, without_experiments=True))
         assert not without.HasField("variant")
-    assert [hints.model for hints in inference.hinted] == ["large", "large", ""]
+        of_none = execution_pb2.Replay(request_id=without.request_id)
+        assert not (await execute(stub, system_request(replay=of_none))).HasField("variant")
+    assert [hints.model for hints in inference.hinted] == ["large", "large", "", ""]

@@ -1,18 +1,22 @@
 """Recorded executions that run again from one of their steps on, with changes and without."""
 
 import asyncio
+import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
-from pagantic.orchestrator.v1 import execution_pb2, key_pb2
+from pagantic.orchestrator.v1 import approval_pb2, execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
 from pagantic_common.domain.messages import ToolCall, ToolSafety
 from pagantic_common.rpc.call import call_unary
+from tests.integration.orchestrator.test_approvals import waiting
 from tests.integration.orchestrator.test_identity import ask as ask_as
 from tests.integration.orchestrator.test_identity import guarded, key_of
 from tests.integration.orchestrator.test_plans import plan, states, step
@@ -353,6 +357,57 @@ async def test_a_running_execution_is_not_replayed(tmp_path):
         assert names(await steps_of(stub)) == ["prepare"]
         await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="first"))
         assert (await running).HasField("error")
+
+
+async def test_a_call_that_was_approved_with_other_arguments_is_not_made_again(tmp_path):
+    inference, tools = two_rounds(more=["Midday."]), ScriptedTools(safety=ToolSafety.EXTERNAL)
+    services = scripted_services(inference=inference, tools=tools, policy="clock=ask")
+    async with orchestrator(tmp_path, services) as stub:
+        running = asyncio.create_task(execute(stub, recorded(tools=["clock"])))
+        await waiting(stub, request_id="first")
+        approved = pb.ResolveApprovalRequest(
+            request_id="first",
+            tool_call_id="c1",
+            decision=approval_pb2.APPROVAL_DECISION_APPROVED,
+            arguments_json='{"zone": "CET"}',
+        )
+        await call_unary("orchestrator", stub.ResolveApproval, approved)
+        await running
+        again = await replay(stub, from_step="infer-2")
+        assert again.content == "Midday."
+        (made,) = again.tool_calls_made
+        assert (made.arguments_json, made.result, made.is_error) == ('{"zone": "CET"}', "noon", False)
+        assert len(tools.calls) == 1
+
+
+async def test_a_recorded_call_is_not_lost_when_its_replay_is_interrupted(tmp_path):
+    inference, tools = two_rounds(), ScriptedTools()
+    async with orchestrator(tmp_path, scripted_services(inference=inference, tools=tools)) as stub:
+        await execute(stub, recorded())
+    again = recorded(replay=execution_pb2.Replay(request_id="first", from_step="infer-2"))
+    again.request_id = "again"
+    stuck = ScriptedInference(None)
+    left = await crash(tmp_path, scripted_services(inference=stuck, tools=tools), again, stuck.waiting)
+    with closing(sqlite3.connect(left / "journal.sqlite3")) as db, db:
+        for position, entry in db.execute("SELECT position, entry FROM entries WHERE request_id = 'again'").fetchall():
+            if json.loads(entry)[0] in ("CallEnded", "ToolsRan"):
+                db.execute("DELETE FROM entries WHERE request_id = 'again' AND position = ?", (position,))
+    async with orchestrator(left, scripted_services(inference=ScriptedInference(answer("Noon.")), tools=tools)) as stub:
+        response = await execute(stub, again)
+        assert [(made.result, made.is_error) for made in response.tool_calls_made] == [("noon", False)]
+        assert len(tools.calls) == 1
+
+
+async def test_a_changed_result_that_the_record_has_read_is_refused(tmp_path):
+    inference = ScriptedInference(
+        seeded("", 1, [CALL]), seeded("", 2, [replace(CALL, id="c2", arguments_json="{}")]), seeded("Noon.", 3)
+    )
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        await execute(stub, recorded())
+        changed = [execution_pb2.ChangedResult(tool_call_id="c1", result="midnight")]
+        with pytest.raises(InvalidRequest, match="what follows from its step 'tools-1'"):
+            await replay(stub, tool_results=changed, from_step="infer-3")
+        assert (await replay(stub, tool_results=changed, from_step="infer-2")).content == "Noon."
 
 
 async def test_guards_read_a_changed_request_and_the_results_that_are_given_again(tmp_path):

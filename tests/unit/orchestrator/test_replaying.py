@@ -129,6 +129,10 @@ def test_a_call_has_the_result_of_an_equal_one_and_each_result_is_given_once():
     assert taken.find_call(call('{"a": 1, "b": 2}', "1"), "s", set()).id == "1"
     assert taken.find_call(call('{"a": 1}', "1"), "", set()) is None
     assert taken.find_call(call("no JSON"), "", set()) is None
+    assert taken.find_call(call('{"a": true, "b": 2}'), "", set()) is None
+    kept = replace(taken, kept_ids=frozenset({"3"}))
+    assert kept.find_call(call('{"approved": "otherwise"}', "3"), "", set()).id == "3"
+    assert kept.find_call(call("{}"), "", set()) is None
     assert taken.find_call(ToolCall("3", "pay", "{}"), "", set()) is None
 
 

@@ -41,6 +41,15 @@ def test_changes_are_merged_into_the_recorded_request():
     assert replayed({"prompt": {"template": {"variables": {"a": "b"}}}}).prompt.template.name == "host"
 
 
+def test_a_change_takes_the_place_of_what_says_the_same_in_another_way():
+    output, variant = {"grammar_name": "g"}, {"experiment": "e", "variant": "v"}
+    before = system_request("hi", request_id="first", output=output, variant=variant)
+    changes = read_changes({"output": {"grammar": 'root ::= "a"'}, "without_experiments": True})
+    request = request_of_replay(before, changes, "again", execution_pb2.Replay())
+    assert (request.output.grammar_name, request.output.grammar) == ("", 'root ::= "a"')
+    assert (request.HasField("variant"), request.without_experiments) == (False, True)
+
+
 def test_results_of_tools_are_texts_or_failures():
     request = replayed({"tool_results": {"c1": "noon", "c2": {"result": "gone", "is_error": True}}})
     assert [(one.tool_call_id, one.result, one.is_error) for one in request.replay.tool_results] == [
@@ -55,6 +64,7 @@ def test_results_of_tools_are_texts_or_failures():
         ([], "a mapping"),
         ({"mode": "plan"}, "does not change mode"),
         ({"session_id": "s"}, "does not change session_id"),
+        ({"sessionId": "s"}, "lower case with underscores"),
         ({"tool_results": ["c1"]}, "a mapping of ids"),
         ({"tool_results": {"c1": 1}}, "tool_results.c1"),
         ({"tool_results": {"c1": {"text": "noon"}}}, "tool_results.c1"),

@@ -33,12 +33,12 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
     """Resolve the system prompt, history, constraint, tools and context; what cannot be raises PaganticError."""
     request = run.request
     check_configuration(request)
+    if request.rules:
+        await scope.services.constraint.compile_rules(request)
     if scope.taken is not None and (recorded := scope.taken.prepared) is not None:
         if not scope.taken.has_other_prompt:
             return recorded
         return replace(recorded, system_prompt=await _system_prompt(request, scope))
-    if request.rules:
-        await scope.services.constraint.compile_rules(request)
     prepared = Prepared(system_prompt=await _system_prompt(request, scope))
     first, history = await _history(request, scope)
     if request.is_turn:

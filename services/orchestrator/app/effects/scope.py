@@ -10,6 +10,7 @@ from typing import Any
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_scope
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.services import Services
@@ -17,6 +18,7 @@ from services.orchestrator.core.execution.commands import Command
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
 from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.ports.journal import Conversations
@@ -90,6 +92,10 @@ class RunScope:
     def inference(self) -> InferenceProgress:
         """The inference of this machine."""
         return self.recorder.progress.inference(self.step)
+
+    def recorded_call(self, call: ToolCall) -> ToolCallRecord | None:
+        """Return the result that a replay has of a call; None for a call that is made."""
+        return None if self.taken is None else self.taken.find_call(call, self.step, self.given_calls)
 
     def next_inference(self) -> str:
         """Return the name of one more inference."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 from functools import partial
 
@@ -30,6 +29,7 @@ from services.orchestrator.core.execution.lifecycle import IllegalInputError, Il
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.keys import Account, ExecutionKey
+from services.orchestrator.core.model.policies.replay import ReplayPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
 from services.orchestrator.core.replaying.taken import Taken
@@ -67,8 +67,10 @@ class Admission:
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
         taken: Taken | None = None
         if found is None and request.replay is not None:
-            found, taken = await self._take(request, ended)
-            submission = replace(submission, size_bytes=submission.size_bytes + text_size(taken))
+            found = await self._existing_replay(submission, ended)
+        if found is None and request.replay is not None:
+            submission, taken = await self._take(submission, request.replay)
+            found = await self._find_running(request.key)
         if found is None:
             execution, takes_turn = self._register(submission)
             admit = partial(self._admit, submission, ended, takes_turn, taken)
@@ -114,19 +116,17 @@ class Admission:
             return None
         return execution
 
-    async def _take(
-        self, request: Request, ended: ExecutionRecord | None
-    ) -> tuple[Execution | ExecutionRecord | None, Taken | None]:
-        """Return what there is of a replay already, else what it takes from the record that it names.
+    async def _existing_replay(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
+        """Return the record of a replay that was begun before: what it was made of may be gone by now."""
+        return None if ended else await self._existing(submission)
 
-        The record may be gone where the replay was begun before.
-        """
-        if ended is None:
-            with contextlib.suppress(NotFound):
-                return await self._journal.get(request.key), None
-        placed = self._environment.services.experiments.place(request)  # as the recorded request was
-        taken = await take_recorded(self._journal, placed, self._environment.limits.plan_bounds)
-        return await self._find_running(request.key), taken
+    async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, Taken]:
+        """Return a replay with the recorded variant, and what it takes from the record, which counts for its size."""
+        environment = self._environment
+        request, taken = await take_recorded(
+            self._journal, submission.request, policy, environment.services.experiments, environment.limits.plan_bounds
+        )
+        return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(taken)), taken
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
         """Return what runs under a key; one that is being cancelled is waited for."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from services.orchestrator.core.admission.experiments import Experiments, as_recorded
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
+from services.orchestrator.core.model.policies.replay import ReplayPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.steps import Record, read_record
 from services.orchestrator.core.replaying.taken import Taken
@@ -24,8 +26,14 @@ async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_end
             f"execution {key.request_id!r} has no recorded steps: its request did not set keep_request"
         )
     if has_ended and stored.response is None:
-        raise PreconditionFailed(f"execution {key.request_id!r} has not ended: replay it when it has")
-    entries = await journal.entries(key)
+        raise PreconditionFailed(f"execution {key.request_id!r} has not ended yet: wait for its end, then replay it")
+    try:
+        entries = await journal.entries(key)
+    except PreconditionFailed:
+        raise PreconditionFailed(
+            f"the steps of execution {key.request_id!r} cannot be read: its conversation was deleted, or another "
+            "version stored them"
+        ) from None
     if not entries:
         raise PreconditionFailed(f"execution {key.request_id!r} has no recorded steps: an earlier version ran it")
     try:
@@ -34,22 +42,27 @@ async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_end
         raise PreconditionFailed(f"the steps of execution {key.request_id!r} cannot be read: {error}") from None
 
 
-async def take_recorded(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> Taken | None:
-    """Return what a request takes from a recorded execution; None for one that is no replay.
+async def take_recorded(
+    journal: ExecutionJournal, request: Request, policy: ReplayPolicy, experiments: Experiments, bounds: PlanPolicy
+) -> tuple[Request, Taken]:
+    """Return a replay's request with its variant, and what it takes from the recorded execution.
 
     Raises InvalidRequest for what cannot be taken, and what `read_recorded` raises.
     """
-    policy = request.replay
-    if policy is None:
-        return None
     key = ExecutionKey(request.tenant, policy.request_id)
     record = await read_recorded(journal, key, has_ended=True)
-    return take(request, policy, record, bounds)
+    placed = experiments.place(as_recorded(request, record.admitted.request))
+    return placed, take(placed, policy, record, bounds)
 
 
 async def take_again(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> Taken | None:
-    """Return what an interrupted replay takes. Raises PreconditionFailed when the recorded execution is gone."""
+    """Return what an interrupted execution takes from a record; None for one that is no replay.
+
+    Raises PreconditionFailed when the recorded execution is gone.
+    """
+    if request.replay is None:
+        return None
     try:
-        return await take_recorded(journal, request, bounds)
+        return (await take_recorded(journal, request, request.replay, Experiments(), bounds))[1]
     except NotFound as error:
         raise PreconditionFailed(f"execution {request.request_id!r} cannot be resumed: {error}") from None

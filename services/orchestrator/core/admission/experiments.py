@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from services.orchestrator.core.model.request import ExperimentVariant, Mode, Request
+from services.orchestrator.core.model.request import ExperimentVariant, Mode, Request, VariantBase
 
 _HASHES = 1 << 64
 _Named = TypeVar("_Named")
@@ -81,8 +81,11 @@ class Experiments:
         """Return a request with its variant: the one that it names, else that of the first experiment about it.
 
         A tenant that may not use the model of each variant takes no part, so that the groups stay alike; nor does a
-        replay. Raises InvalidRequest (CONFIG_INVALID) for a variant that the request names and cannot have.
+        replay, which may have that of the record. Raises InvalidRequest (CONFIG_INVALID) for a variant that the request
+        names and cannot have.
         """
+        if request.variant is not None:
+            return request
         if request.choice.named is not None:
             return with_variant(request, *self._named(request, request.choice.named))
         if request.replay is not None or not request.choice.takes_part:
@@ -121,14 +124,39 @@ def draw(experiment: Experiment, unit: str) -> Variant:
 
 def with_variant(request: Request, experiment: Experiment, variant: Variant) -> Request:
     """Return a request as its variant changes it."""
-    hints, prompt = request.hints, request.prompt
-    if variant.model:
-        hints = replace(hints, model=variant.model)
-    if variant.temperature is not None:
-        hints = replace(hints, temperature=variant.temperature)
-    if variant.prompt and prompt.template is not None:
-        prompt = replace(prompt, template=replace(prompt.template, name=variant.prompt))
-    return replace(request, hints=hints, prompt=prompt, variant=ExperimentVariant(experiment.name, variant.name))
+    base = _base_of(request)
+    temperature = base.temperature if variant.temperature is None else variant.temperature
+    changed = VariantBase(variant.model or base.model, temperature, variant.prompt or base.template)
+    return replace(_with(request, changed), variant=ExperimentVariant(experiment.name, variant.name), base=base)
+
+
+def as_recorded(request: Request, recorded: Request) -> Request:
+    """Return the request of a replay with the variant that the recorded one got, but where its caller changed it.
+
+    The variant need not be in the file any more. A caller that names another one, or takes no part, has none of it.
+    """
+    was, choice = recorded.base, request.choice
+    if was is None or not choice.takes_part or choice.named not in (None, recorded.variant):
+        return request
+    asked, given = _base_of(request), _base_of(recorded)
+    kept = VariantBase(
+        given.model if asked.model == was.model else asked.model,
+        given.temperature if asked.temperature == was.temperature else asked.temperature,
+        given.template if asked.template == was.template else asked.template,
+    )
+    return replace(_with(request, kept), variant=recorded.variant, base=was)
+
+
+def _base_of(request: Request) -> VariantBase:
+    template = request.prompt.template
+    return VariantBase(request.hints.model, request.hints.temperature, template.name if template is not None else "")
+
+
+def _with(request: Request, base: VariantBase) -> Request:
+    hints, prompt = replace(request.hints, model=base.model, temperature=base.temperature), request.prompt
+    if prompt.template is not None:
+        prompt = replace(prompt, template=replace(prompt.template, name=base.template))
+    return replace(request, hints=hints, prompt=prompt)
 
 
 def _time_of(experiment: Experiment, variant: Variant, unit: str) -> float:

@@ -109,6 +109,15 @@ class ExperimentVariant:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantBase:
+    """What a request said before it got a variant: its model, temperature and prompt template."""
+
+    model: str = ""
+    temperature: float | None = None
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class VariantChoice:
     """What the caller chooses of experiments: the variant that it names, or no part; by default nothing."""
 
@@ -121,7 +130,7 @@ class Request:
     """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages.
 
     `is_guarded` when guards read it first; `replay` when a recorded execution runs again. `variant` is the variant of
-    an experiment that its admission gave it, and whose changes it has; None before, and for none.
+    an experiment that its admission gave it, and whose changes it has over its `base`; None before, and for none.
     """
 
     request_id: str
@@ -150,6 +159,7 @@ class Request:
     is_guarded: bool = False
     choice: VariantChoice = VariantChoice()
     variant: ExperimentVariant | None = None
+    base: VariantBase | None = None
 
     @property
     def account(self) -> Account:

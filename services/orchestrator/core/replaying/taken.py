@@ -8,6 +8,7 @@ of other calls. Of a plan, the results of steps are taken to which nothing leads
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ class Taken:
         answers: The answers to the machine's first commands, with the names of their steps.
         steps: The results of steps of the plan.
         calls: The calls whose results are given again.
+        kept_ids: The ids of those calls that belong to the taken answers.
         seeds: Those of the recorded inferences, as `Record` has them.
         makes_changes: Whether calls that are not among `calls` may change something.
         has_other_prompt: Whether the system prompt is another one.
@@ -37,6 +39,7 @@ class Taken:
     answers: tuple[RecordedAnswer, ...]
     steps: tuple[StepEnded, ...] = ()
     calls: tuple[CallEnded, ...] = ()
+    kept_ids: frozenset[str] = frozenset()
     seeds: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     makes_changes: bool = False
     has_other_prompt: bool = False
@@ -64,8 +67,17 @@ class Taken:
         return seeds[position] if position < len(seeds) else None
 
     def find_call(self, call: ToolCall, step: str, given: Collection[str]) -> ToolCallRecord | None:
-        """Return the record of an equal call whose result was not `given` yet, first one of its id and its step."""
-        left = [one for one in self.calls if one.record.id not in given and _is_equal(one.record, call)]
+        """Return the record of a call, or of an equal one whose result was not `given` yet, first one of its step.
+
+        A call of a taken answer is known by its id: an approval may have changed its arguments.
+        """
+        if not step and call.id in self.kept_ids:
+            return next(one.record for one in self.calls if one.record.id == call.id)
+        left = [
+            one
+            for one in self.calls
+            if one.record.id not in self.kept_ids and one.record.id not in given and _is_equal(one.record, call)
+        ]
         left.sort(key=lambda one: (one.record.id != call.id, one.step != step))
         return left[0].record if left else None
 
@@ -75,6 +87,11 @@ def _is_equal(record: ToolCallRecord, call: ToolCall) -> bool:
     if record.name != call.name or record.arguments_json == call.arguments_json:
         return record.name == call.name
     try:
-        return bool(parse_json(record.arguments_json or "{}") == parse_json(call.arguments_json or "{}"))
+        return _canonical(record.arguments_json) == _canonical(call.arguments_json)
     except JsonTextError:
         return False
+
+
+def _canonical(arguments_json: str) -> str:
+    """Return arguments as a text in which order does not count; values of different types differ."""
+    return json.dumps(parse_json(arguments_json or "{}"), sort_keys=True)

@@ -6,7 +6,7 @@ before the replay is admitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -22,6 +22,7 @@ from services.orchestrator.core.replaying.costless import free_answer, free_step
 from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
 from services.orchestrator.core.replaying.taken import Taken
 
+MAX_NAMED_STEPS = 40  # in a message
 # What the step `prepare` settles, by the names of the contract.
 _SETTLED: Mapping[str, str] = MappingProxyType(
     {
@@ -46,11 +47,12 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
     answers = _answers_before(first, record)
     _check_prepared(request, before, takes_prepared=any(one.name == PREPARE for one in answers))
     steps = _steps_beside(first, _plan_after(request, answers, bounds), record)
-    _check_owners(owners, steps)
+    _check_owners(owners, answers, steps)
     return Taken(
         answers=tuple(replace(one, gave=free_answer(one.gave)) for one in answers),
         steps=tuple(free_step(one) for one in steps),
-        calls=_calls_of(policy, record, answers),
+        calls=_calls_of(policy, record, _kept_ids(answers), {one.result.name for one in steps}),
+        kept_ids=_kept_ids(answers),
         seeds=record.seeds,
         makes_changes=policy.tools is ReplayTools.LIVE,
         has_other_prompt=request.prompt != before.prompt,
@@ -59,7 +61,7 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
 
 def _check_step(name: str, record: Record) -> None:
     if name and name not in record.step_names:
-        known = ", ".join(record.step_names) or "none"
+        known = ", ".join(record.step_names[:MAX_NAMED_STEPS]) or "none"
         raise InvalidRequest(f"replay.from_step: the record has no step {name!r}; its steps: {known}")
 
 
@@ -72,18 +74,20 @@ def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, st
     for result in results:
         if result.call_id not in made:
             raise InvalidRequest(
-                f"replay.tool_results names the call {result.call_id!r}, which the record does not have"
+                f"replay.tool_results names the call {result.call_id!r}, which the record does not have: ListSteps, or "
+                "pagantic replay ID --steps, has the ids"
             )
     return {result.call_id: made[result.call_id] for result in results}
 
 
-def _check_owners(owners: Mapping[str, str], steps: Sequence[StepEnded]) -> None:
-    taken = {PLAN_STEP + one.result.name for one in steps}
+def _check_owners(owners: Mapping[str, str], answers: Sequence[RecordedAnswer], steps: Sequence[StepEnded]) -> None:
+    """Raise InvalidRequest for a changed result that something from the record has read, or replaces."""
+    taken = {PLAN_STEP + one.result.name for one in steps} | {one.name for one in answers[:-1]}
     for call_id, owner in owners.items():
         if owner in taken:
             raise InvalidRequest(
-                f"replay.tool_results changes the call {call_id!r}, but the result of its step {owner!r} comes from "
-                "the record: name that step in replay.from_step"
+                f"replay.tool_results changes the call {call_id!r}, but what follows from its step {owner!r} comes "
+                "from the record: name that step in replay.from_step"
             )
 
 
@@ -143,15 +147,20 @@ def _with_dependents(names: set[str], plan: Plan) -> set[str]:
     return names
 
 
-def _calls_of(policy: ReplayPolicy, record: Record, answers: Sequence[RecordedAnswer]) -> tuple[CallEnded, ...]:
-    """Return the calls whose results are given again, with the changes."""
+def _kept_ids(answers: Sequence[RecordedAnswer]) -> frozenset[str]:
+    return frozenset(call.id for one in answers if isinstance(one.gave, ToolsRan) for call in one.gave.records)
+
+
+def _calls_of(
+    policy: ReplayPolicy, record: Record, kept_ids: Collection[str], steps: Collection[str]
+) -> tuple[CallEnded, ...]:
+    """Return the calls whose results are given again, with the changes; those of taken steps are in their results."""
     changes = {one.call_id: one for one in policy.results}
-    kept = {call.id for one in answers if isinstance(one.gave, ToolsRan) for call in one.gave.records}
     is_live = policy.tools is ReplayTools.LIVE
     return tuple(
         _changed(one, changes.get(one.record.id))
         for one in record.calls
-        if not is_live or one.record.id in kept or one.record.id in changes
+        if one.step not in steps and (not is_live or one.record.id in kept_ids or one.record.id in changes)
     )
 
 

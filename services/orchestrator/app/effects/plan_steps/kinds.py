@@ -13,7 +13,8 @@ from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check_arguments, check_chunks
 from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer
-from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
+from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAttempt, StepDone, StepFailedError
+from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.calling import cleared_call, run_call
 from services.orchestrator.app.effects.tools.clearing import Clearance
 from services.orchestrator.core.conversation.prompt import last_user_text
@@ -72,13 +73,10 @@ async def _run_tool(attempt: StepAttempt) -> StepDone:
 async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallRecord:
     """Make the step's call, but for one that had ended or may have run before an interruption."""
     plan, scope = attempt.plan, attempt.scope()
-    before = CallProgress()
-    if attempt.is_first:
-        before = scope.calls
-    lost = before.lost_call(plan.tools)
+    before = scope.calls if attempt.is_first else CallProgress()
+    lost = _lost_call(before, ToolCall("", tool, arguments), plan, scope)
     if lost is not None:
-        call = ToolCall(lost.call_id, tool, arguments)
-        return await run_call(plan.request, Clearance(call), plan.tools, scope, is_lost=True)
+        return await run_call(plan.request, Clearance(lost), plan.tools, scope, is_lost=True)
     is_idempotent = tool in plan.tools and plan.tools[tool].idempotent
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
@@ -93,6 +91,14 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     call = replace(call, arguments_json=checked.texts[0])
     cleared = await cleared_call(plan.request, call, plan.tools, plan.surroundings, scope)
     return await run_call(plan.request, replace(cleared, warnings=checked.warnings), plan.tools, scope)
+
+
+def _lost_call(before: CallProgress, asked: ToolCall, plan: PlanScope, scope: RunScope) -> ToolCall | None:
+    """Return the call that may have run before an interruption; a replay may have its result, and makes it not."""
+    lost = before.lost_call(plan.tools)
+    if lost is None or scope.recorded_call(call := replace(asked, id=lost.call_id)) is not None:
+        return None
+    return call
 
 
 async def _run_validate(attempt: StepAttempt) -> StepDone:

@@ -74,7 +74,7 @@ async def _run_or_recall(
     record = before.record_of(call.id)
     if record is not None:
         return record
-    if before.is_lost(call.id, tools):
+    if before.is_lost(call.id, tools) and scope.recorded_call(call) is None:
         return await run_call(run.request, Clearance(call), tools, scope, is_lost=True)
     blocked = run.output.blocked_calls if run.output is not None else ()
     failure = next((one.failure for one in blocked if one.call_id == call.id), None)

@@ -51,13 +51,11 @@ async def clear_call(
     request: Request, call: ToolCall, tool: ToolDefinition, make_provenance: MakeProvenance, scope: RunScope
 ) -> Clearance:
     """Clear a call; one that needs an approval waits for it. A replay that has its result does not make it again."""
-    if scope.taken is not None:
-        recorded = scope.taken.find_call(call, scope.step, scope.given_calls)
-        if recorded is not None:
-            scope.given_calls.add(recorded.id)
-            return Clearance(call, replace(recorded, id=call.id, arguments_json=call.arguments_json))
-        if tool.safety in NAMED_ONLY and not scope.taken.makes_changes:
-            return Clearance(call, refusal=_denied(_NOT_RECORDED.format(tool.name, tool.safety)))
+    if (recorded := scope.recorded_call(call)) is not None:
+        scope.given_calls.add(recorded.id)
+        return Clearance(call, replace(recorded, id=call.id))
+    if scope.taken is not None and tool.safety in NAMED_ONLY and not scope.taken.makes_changes:
+        return Clearance(call, refusal=_denied(_NOT_RECORDED.format(tool.name, tool.safety)))
     action = ToolPolicies(scope.services.tool_policy, request.tool_policy).action_for(tool)
     if action is ToolAction.DENY:
         return Clearance(call, refusal=_denied(f"tool {tool.name!r} was not run: the policy denies its calls"))

@@ -26,13 +26,14 @@ def variant_labels() -> Mapping[str, str]:
 def variant_scope(opened: Span, request: Request) -> Iterator[None]:
     """Note the variant of a request for the work inside.
 
-    A variant that the caller named gives no labels: chance did not choose it, so it would bias what they compare.
+    A variant that the caller named, or that a replay has from its record, gives no labels: chance did not choose it, so
+    it would bias what they compare.
     """
     variant = request.variant
     labels = _NONE
     if variant is not None:
         opened.set_attributes({EXPERIMENT_NAME: variant.experiment, EXPERIMENT_VARIANT: variant.variant})
-        if request.choice.named is None:
+        if request.choice.named is None and request.replay is None:
             labels = {"experiment": variant.experiment, "variant": variant.variant}
     token = _labels.set(labels)
     try:
