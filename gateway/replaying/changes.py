@@ -77,8 +77,10 @@ def _without_replaced(before: Mapping[str, Any], changes: Mapping[str, Any]) -> 
         if name not in changes and others & changes.keys():
             continue
         change = changes.get(name)
-        has_parts = isinstance(value, dict) and isinstance(change, dict)
-        left[name] = _without_replaced(value, change) if has_parts else value
+        if isinstance(value, dict) and isinstance(change, dict):
+            left[name] = _without_replaced(value, change)
+        else:
+            left[name] = value
     return left
 
 
