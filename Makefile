@@ -83,8 +83,9 @@ test: setup-dev lint proto-check ## Lint, types, import rules, proto check and a
 		$(TEST_IN_PARALLEL) --durations=10
 
 .PHONY: test-whole
-test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service
-	@PAGANTIC_CORPUS=all $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py tests/e2e/test_kill_services.py
+test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service, 200 cases
+	@PAGANTIC_CORPUS=all PAGANTIC_TEST_EVAL_CASES=200 $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py \
+		tests/e2e/test_kill_services.py tests/e2e/test_eval.py
 
 # What builds llama-server, if the cache does not have it, and prints its path.
 find_llama_server = PATH="$(PATH_WITH_VENV)" $(BIN)/python -m tests.support.build_llama_server --cache "$(CACHE)" \

@@ -12,7 +12,7 @@ from gateway.replaying.comparing import Recorded, Verdict, compare
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 
-COUNT = int(os.environ.get("PAGANTIC_TEST_REPLAYS", "10"))
+COUNT = int(os.environ.get("PAGANTIC_TEST_REPLAYS", "5"))
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 )

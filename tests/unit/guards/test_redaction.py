@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagantic_common.guards import redaction
 from pagantic_common.guards.plugin import Finding
-from pagantic_common.guards.redaction import MAX_HELD, STRIDE, TextStream, TooLongFindingError, merge, redact
+from pagantic_common.guards.redaction import STRIDE, TextStream, TooLongFindingError, merge, redact
 from services.orchestrator.adapters.guards import length, personal_data, secrets, topics
 
 KEY = "AKIAIOSFODNN7EXAMPLE"
@@ -125,9 +126,11 @@ def test_a_secret_without_an_end_is_held_back_and_not_let_out():
     assert kinds == ["PRIVATE_KEY"]
 
 
-def test_a_finding_without_an_end_is_refused_when_too_much_is_held():
+def test_a_finding_without_an_end_is_refused_when_too_much_is_held(monkeypatch):
+    held = 20_000
+    monkeypatch.setattr(redaction, "MAX_HELD", held)
     with pytest.raises(TooLongFindingError):
-        stream(SECRETS_GUARD, ["-----BEGIN PRIVATE KEY-----\n", *["MIIEowIBAAKCAQEA\n" * 60] * (MAX_HELD // 900)])
+        stream(SECRETS_GUARD, ["-----BEGIN PRIVATE KEY-----\n", "MIIEowIBAAKCAQEA\n" * (held // 16)])
 
 
 def test_a_finding_that_has_not_ended_is_told_as_soon_as_it_has_begun():
