@@ -13,9 +13,9 @@ from gateway.written.request_fields import expand, merged
 from pagantic.orchestrator.v1 import execution_pb2
 
 RESULTS = "tool_results"
-RECORDED_ID_KEY = "replay.of"  # in the metadata of a replay
+RECORDED_ID_METADATA = "replay.of"
 _FIXED = ("request_id", "session_id", "trace_id", "replay", "background", "keep_request", "metadata", "mode")
-# Fields that say the same thing in another way: a written one takes the place of all others of its group.
+# The fields of a group say the same thing in different ways: a written one takes the place of the others.
 _ALTERNATIVES = (
     frozenset({"text", "instructions", "template"}),
     frozenset({"grammar", "grammar_name"}),
@@ -62,7 +62,7 @@ def request_of_replay(
     request.ClearField("background")
     request.request_id = replay_id
     request.keep_request = True
-    request.metadata[RECORDED_ID_KEY] = recorded.request_id
+    request.metadata[RECORDED_ID_METADATA] = recorded.request_id
     request.replay.CopyFrom(replay)
     request.replay.request_id = recorded.request_id
     request.replay.tool_results.extend(changes.results)

@@ -13,10 +13,10 @@ from google.protobuf import json_format
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.descriptions import state_name
 
-# Fields that are no results: what a step took, and what explains that it gave something else.
+# These fields are no results: they are what a step took, and explain why it gave something else.
 _FIGURES = ("model", "seed", "usage")
 _USAGE_FIGURES = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
-# Inside of results: names that are drawn anew each time, and times.
+# These fields differ between any two executions: names are drawn each time, and times are measured.
 _DRAWN = frozenset({"id", "tool_call_id", "duration", "usage", "attempts", "created_at"})
 _CAUSES: Mapping[str, str] = MappingProxyType(
     {

@@ -11,8 +11,8 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.descriptions import error_code_name
 from pagantic_common.domain.text.json_text import dump_json
 
-MAX_CHARS = 300  # of one value
-MAX_LINES = 40  # of one difference
+MAX_VALUE_CHARS = 300
+MAX_DIFFERENCE_LINES = 40
 _NAME_WIDTH = 16
 
 
@@ -65,9 +65,9 @@ def _describe_difference(difference: Difference) -> Iterator[str]:
         return
     yield f"  {difference.field}:"
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
-    yield from (f"  {_shortened(line)}" for line in lines[:MAX_LINES])
-    if len(lines) > MAX_LINES:
-        yield f"  … {len(lines) - MAX_LINES} more lines"
+    yield from (f"  {_shortened(line)}" for line in lines[:MAX_DIFFERENCE_LINES])
+    if len(lines) > MAX_DIFFERENCE_LINES:
+        yield f"  … {len(lines) - MAX_DIFFERENCE_LINES} more lines"
 
 
 def _text_of(value: Any) -> str:
@@ -78,4 +78,4 @@ def _text_of(value: Any) -> str:
 
 def _shortened(text: str) -> str:
     text = " ".join(text.split("\n"))
-    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"

@@ -68,8 +68,8 @@ INFERENCE_PREFIX_DROPPED_BLOCKS: Final = "pagantic_inference_prefix_dropped_bloc
 ORCHESTRATOR_REROUTED_CALLS: Final = "pagantic_orchestrator_rerouted_calls"
 ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executions"
 ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
-# A histogram by mode and error code; the code is empty for executions that succeeded. It and other metrics of the work
-# of executions have the labels experiment and variant where an experiment gave the request a variant.
+# A histogram by mode and error code; the code is empty for executions that succeeded. If an experiment gave the request
+# a variant, the metrics of its execution have the labels experiment and variant.
 ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
 ORCHESTRATOR_TOOL_DURATION: Final = "pagantic_orchestrator_tool_duration"
 ORCHESTRATOR_RETRIEVAL_DURATION: Final = "pagantic_orchestrator_retrieval_duration"

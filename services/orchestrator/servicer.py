@@ -214,7 +214,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
 
     async def ListSteps(self, request: pb.ListStepsRequest, context: Context) -> pb.ListStepsResponse:
         record = await self._history.steps(_execution(request.request_id))
-        return steps_to_proto(record, request.page_token)
+        return steps_to_proto(record, request.page_token, self._history.page_bytes)
 
     async def ResumeExecution(self, request: pb.ResumeExecutionRequest, context: Context) -> pb.ResumeExecutionResponse:
         key = _execution(require_id("request_id", request.request_id))

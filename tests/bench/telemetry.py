@@ -35,22 +35,20 @@ def main() -> None:
     """Measure, and print each round, the medians of each service, and those of the ratios to telemetry that is off."""
     options = _parse()
     rounds: list[dict[str, dict[str, float]]] = []
-    with ExitStack() as stack:
-        process, port = stack.enter_context(_collector())
-        systems = {mode: stack.enter_context(_system(mode, port, options.before)) for mode in options.modes}
-        for system in systems.values():
-            asyncio.run(_ask(system, options, options.clients))  # warm
-        for number in range(options.rounds):
-            order = options.modes if number % 2 == 0 else options.modes[::-1]
-            measured = {mode: _measure(systems[mode], options) for mode in order}
-            rounds.append(measured)
-            shown = ", ".join(f"{mode} {sum(measured[mode].values()):.2f}" for mode in options.modes)
-            print(f"round {number + 1}: {shown} ms of processor time a request")  # noqa: T201
-        if ON in systems:
-            print(f"{sum(map(_series_at, systems[ON].metrics_ports))} series")  # noqa: T201
-        for system in systems.values():
-            system.down()  # so that every span has been sent
-        print(_count(process))  # noqa: T201
+    with _collector() as (process, port):
+        with ExitStack() as stack:
+            systems = {mode: stack.enter_context(_system(mode, port, options.before)) for mode in options.modes}
+            for system in systems.values():
+                asyncio.run(_ask(system, options, options.clients))  # The first requests load what later ones find.
+            for number in range(options.rounds):
+                order = options.modes if number % 2 == 0 else options.modes[::-1]
+                measured = {mode: _measure(systems[mode], options) for mode in order}
+                rounds.append(measured)
+                shown = ", ".join(f"{mode} {sum(measured[mode].values()):.2f}" for mode in options.modes)
+                print(f"round {number + 1}: {shown} ms of processor time a request")  # noqa: T201
+            if ON in systems:
+                print(f"{sum(map(_series_at, systems[ON].metrics_ports))} series")  # noqa: T201
+        print(_count(process))  # noqa: T201 - The systems have ended, so that every span has been sent.
     for line in _summary(rounds, options.modes):
         print(line)  # noqa: T201
 

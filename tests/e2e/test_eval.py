@@ -10,7 +10,7 @@ from pagantic_common.client import Client
 from tests.e2e.conftest import ROOT
 from tests.support.killing import wait_until
 
-CASES = int(os.environ.get("PAGANTIC_TEST_EVAL_CASES", "60"))  # make test-whole has 200
+CASES = int(os.environ.get("PAGANTIC_TEST_EVAL_CASES", "60"))  # make test-whole sends 200.
 SUITE = {
     "name": "sums",
     "request": {"hints": {"max_tokens": 6, "temperature": 0, "tool_choice": {"mode": "TOOL_CHOICE_MODE_NONE"}}},

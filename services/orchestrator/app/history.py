@@ -28,7 +28,7 @@ from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 
 MAX_AT_ONCE = 1000  # events or messages
 MAX_APPENDED = 100  # messages
-PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger event or message comes alone
+PAGE_BYTES = 2 * 1024 * 1024  # Clients take twice as much. A larger event, message or step comes alone.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,14 @@ class TimelinePage:
 
 
 class History:
-    """What happened. Every method raises InvalidRequest for an id, a page or a count that cannot be."""
+    """What happened, in pages of `page_bytes`.
+
+    Every method raises InvalidRequest for an id, a page or a count that cannot be.
+    """
 
     def __init__(self, journal: Journal, page_bytes: int = PAGE_BYTES) -> None:
         self._journal = journal
-        self._page_bytes = page_bytes
+        self.page_bytes = page_bytes
 
     async def execution(self, key: ExecutionKey) -> ExecutionRecord:
         """Return an execution. Raises NotFound."""
@@ -90,7 +93,7 @@ class History:
             _checked(key),
             _at_least_0("after_sequence", after_sequence),
             _count("max_events", max_events),
-            self._page_bytes,
+            self.page_bytes,
         )
         if not has_more:
             return TimelinePage(events, 0)
@@ -106,7 +109,7 @@ class History:
             _checked_session(key),
             _count("max_messages", max_messages),
             before=_at_least_0("before_position", before_position),
-            max_bytes=self._page_bytes,
+            max_bytes=self.page_bytes,
         )
 
     async def sessions(self, tenant: str, page_size: int, page_token: str) -> Page[SessionRecord]:

@@ -29,11 +29,9 @@ from services.orchestrator.core.execution.replicas import candidates_of
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
 
-PAGE_BYTES = 2 * 1024 * 1024  # half of what clients take; a larger step comes alone
 
-
-def steps_to_proto(record: Record, page_token: str) -> pb.ListStepsResponse:
-    """Encode a page of the steps of an execution; raises InvalidRequest for an unknown token."""
+def steps_to_proto(record: Record, page_token: str, page_bytes: int) -> pb.ListStepsResponse:
+    """Encode a page of the steps of an execution, at least one; raises InvalidRequest for an unknown token."""
     steps = _all_steps(record)
     first = 0
     if page_token:
@@ -43,7 +41,7 @@ def steps_to_proto(record: Record, page_token: str) -> pb.ListStepsResponse:
         first = names.index(page_token)
     page = pb.ListStepsResponse()
     for step in steps[first:]:
-        if page.steps and page.ByteSize() + step.ByteSize() > PAGE_BYTES:
+        if page.steps and page.ByteSize() + step.ByteSize() > page_bytes:
             page.next_page_token = step.name
             break
         page.steps.append(step)

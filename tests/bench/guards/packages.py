@@ -3,13 +3,13 @@
 import ast
 import csv
 import json
-import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
 import yaml
+
+from tests.support.wheels import download_wheels
 
 PACKAGES = (
     "agentdojo==0.1.35",
@@ -28,8 +28,7 @@ PACKAGES = (
 def unpack(folder):
     """Download the packages and unpack their wheels."""
     with tempfile.TemporaryDirectory() as wheels:
-        options = ["-q", "--no-deps", "--only-binary=:all:", "-d", wheels]
-        subprocess.run([sys.executable, "-m", "pip", "download", *options, *PACKAGES], check=True)
+        download_wheels(PACKAGES, wheels)
         for wheel in Path(wheels).glob("*.whl"):
             with zipfile.ZipFile(wheel) as content:
                 content.extractall(folder)

@@ -22,7 +22,7 @@ from tests.bench.modes.suites import suite_of
 from tests.bench.modes.tasks import TASKS, samples_of
 from tests.e2e.conftest import System
 
-TIMEOUT_S = 600  # of a case: a busy machine is slow, which is no failure of the mode
+CASE_TIMEOUT_S = 600  # A busy machine is slow, which is no failure of the mode.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagantic" / "modes"
 START_S = 600
 
@@ -50,7 +50,7 @@ def run(given: argparse.Namespace) -> None:
     samples = {name: samples_of(TASKS[name], fetch(name, given.cache)) for name in given.tasks}
     models = {name: fetch(name, given.cache) for name in given.models}
     with _system(given.cache / "state", models) as system:
-        for model in given.models:  # so that no case waits for the model to load
+        for model in given.models:  # No case shall wait for the model to load.
             system.run(
                 "pagantic",
                 "chat",
@@ -95,7 +95,7 @@ def _evaluate(system: System, suite: Path, name: str, model: str, given: argpars
     if report.is_complete(folder / f"{name}.jsonl"):
         return
     command = ["pagantic", "eval", str(suite), "--name", name, "--model", model, "--parallel", str(given.parallel)]
-    command += ["--folder", str(folder), "--timeout", str(TIMEOUT_S)]
+    command += ["--folder", str(folder), "--timeout", str(CASE_TIMEOUT_S)]
     subprocess.run(command, env=system.environment, check=True)
 
 

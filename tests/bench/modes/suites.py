@@ -12,7 +12,7 @@ from typing import Any
 from tests.bench.modes.tasks import Sample, Task
 
 BLOCK = 10
-MAX_TOKENS = 200  # of an answer with a schema
+SCHEMA_TOKENS = 200  # An answer with a schema may have so many.
 RETRIES = 2
 RULE = "holds"
 SCORE = "right"
@@ -60,7 +60,7 @@ def request_of(task: Task, sample: Sample, arm: str) -> dict[str, Any]:
         "system": task.instructions,
         "schema": task.schema,
         "output": {"schema_in_prompt": "SCHEMA_IN_PROMPT_ON"},
-        "hints": {"max_tokens": MAX_TOKENS, "temperature": 0},
+        "hints": {"max_tokens": SCHEMA_TOKENS, "temperature": 0},
     }
     return request | _changes_of(sample, arm)
 
@@ -76,7 +76,7 @@ def _changes_of(sample: Sample, arm: str) -> Mapping[str, Any]:
     n = int(arm.removeprefix("votes-"))
     voting = {"n": n, "strategy": "VOTING_STRATEGY_FIELD_MAJORITY"}
     # Seeds far from each other: no arm draws the numbers of another one.
-    return {"mode": "redundant", "voting": voting, "hints": {"max_tokens": MAX_TOKENS, "seed": _SEEDS_APART * n}}
+    return {"mode": "redundant", "voting": voting, "hints": {"max_tokens": SCHEMA_TOKENS, "seed": _SEEDS_APART * n}}
 
 
 def _scorer_of(task: Task, arm: str) -> dict[str, Any]:

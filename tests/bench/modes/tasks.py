@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-SEED = 1  # draws the order of the samples
+SEED = 1  # It draws the order of the samples.
 _WHOLE_NUMBER = re.compile(r"(\d+)(?: \D*)?")
 _SPACE_BEFORE_MARK = re.compile(r" (?=[.,;:?!)])|(?<=\() ")
 

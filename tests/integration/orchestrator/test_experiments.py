@@ -1,8 +1,5 @@
 """Experiments through the orchestrator: the variant is chosen once, is kept, and is seen in responses and metrics."""
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -21,6 +18,7 @@ from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant
 from services.orchestrator.wiring.access import Access
 from tests.support import measured_variants
+from tests.support.measured import run_measured
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, scripted_services
 
@@ -94,7 +92,7 @@ async def test_a_resumed_execution_keeps_its_variant_when_the_file_has_changed(t
         response = (await ended(stub, "r")).response
         assert response.variant == named("large")
         assert inference.hinted[0].model == "large"
-        assert await execute(stub, request) == response  # the same request joins it: its variant is gone from the file
+        assert await execute(stub, request) == response  # The request joins it, although the file lacks its variant.
         names = [event.action for event in await timeline(stub, "r")]
         assert names.count("variant.assigned") == 1
 
@@ -165,21 +163,15 @@ async def test_a_policy_keeps_a_tenant_out_of_an_experiment_and_denies_it_the_va
 
 
 def test_metrics_count_the_work_of_each_variant_but_not_of_requests_that_name_theirs():
-    done = subprocess.run(
-        [sys.executable, "-m", measured_variants.__name__, "40"],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    measured = json.loads(done.stdout.splitlines()[-1])
+    measured = run_measured(measured_variants, 40)
     control, broken = measured["given"]["control"], measured["given"]["broken"]
     assert control + broken == 40
     metrics = measured["metrics"]
     executions = {"models/control/": control, "models/broken/AUTH_POLICY": broken, "//": 2}
     assert metrics["pagantic_orchestrator_execution_duration"] == executions
-    assert metrics["gen_ai.client.token.usage"] == {"models/control/": 2 * control, "//": 4}  # of input and of output
+    input_and_output = 2
+    tokens = {"models/control/": input_and_output * control, "//": input_and_output * 2}
+    assert metrics["gen_ai.client.token.usage"] == tokens
     assert metrics["pagantic_orchestrator_validation_duration"] == {"models/control/": control}
     assert metrics["pagantic_orchestrator_cost_usd"]["models/control/"] == pytest.approx(control * 13e-6)
 

@@ -158,7 +158,7 @@ def test_the_table_has_a_row_for_each_arm_with_ratios_to_chat(measured):
 def test_the_p_of_a_pair_is_adjusted_for_the_number_of_pairs(measured):
     lines = list(report.pairs(measured))
     assert len(lines) == len(report.PAIRS)
-    assert all(line.endswith("adjusted p 1.00") for line in lines)  # one case of ten differs, and in two pairs at most
+    assert all(line.endswith("adjusted p 1.00") for line in lines)  # At most two pairs differ, in one case of ten.
 
 
 def test_the_plot_is_an_image_with_every_arm(measured):

@@ -15,7 +15,7 @@ from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.services import ConfiguredTemplate
 
 EXPERIMENTS_FILE: Final = "EXPERIMENTS_FILE"
-MAX_EXPERIMENTS: Final = 16  # their names are labels of metrics
+MAX_EXPERIMENTS: Final = 16  # Their names are labels of metrics.
 MAX_VARIANTS: Final = 8
 ALL_PERCENT: Final = 100.0
 _ROUNDING: Final = 1e-6

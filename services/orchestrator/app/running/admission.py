@@ -67,7 +67,7 @@ class Admission:
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
         taken: Taken | None = None
         if found is None and request.replay is not None:
-            found = await self._existing_replay(submission, ended)
+            found = await self._existing(submission, ended)  # The record that it names may be gone.
         if found is None and request.replay is not None:
             submission, taken = await self._take(submission, request.replay)
             found = await self._find_running(request.key)
@@ -115,10 +115,6 @@ class Admission:
         if await asyncio.shield(execution.admission) is not None:
             return None
         return execution
-
-    async def _existing_replay(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
-        """Return the record of a replay that was begun before: what it was made of may be gone by now."""
-        return None if ended else await self._existing(submission)
 
     async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, Taken]:
         """Return a replay with the recorded variant, and what it takes from the record, which counts for its size."""
@@ -179,7 +175,7 @@ class Admission:
         try:
             request = self._environment.services.experiments.place(self._guarded(submission.request))
         except InvalidRequest:
-            existing = None if ended else await self._existing(submission)  # admitted before the file was changed
+            existing = await self._existing(submission, ended)  # It was admitted before the file was changed.
             if existing is None:
                 raise
             return existing
@@ -194,9 +190,9 @@ class Admission:
                 return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 
-    async def _existing(self, submission: Submission) -> ExecutionRecord | None:
-        """Return the execution that a request has begun before; None for a new one."""
-        if submission.has_new_id:
+    async def _existing(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
+        """Return the execution that a request has begun before; None for a new one, and one that runs again."""
+        if submission.has_new_id or ended is not None:
             return None
         try:
             return await self._journal.get(submission.request.key)

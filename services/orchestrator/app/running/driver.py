@@ -79,17 +79,11 @@ class Driver:
         outcome = self._outcome
         if self._recorder.has_no_events or isinstance(outcome.command, Finish):
             await self.record(outcome)
-            await self._note_variant()
         if self._is_resumed and not isinstance(outcome.command, Finish):
             # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
             resumed = events.Resumed(len(self._recorder.progress.steps))
             await self._recorder.emit(resumed, is_durable=True)
         return outcome
-
-    async def _note_variant(self) -> None:
-        variant = self.request.variant
-        if variant is not None and not self._recorder.is_finishing:
-            await self._recorder.record_step([events.VariantAssigned(variant)], [])
 
     def scope(self) -> RunScope:
         """Return the scope of its effects."""
@@ -133,6 +127,9 @@ class Driver:
             )
             return
         told: list[Payload] = list(outcome.transitions)
+        variant = outcome.run.request.variant
+        if variant is not None and self._recorder.has_no_events:
+            told.append(events.VariantAssigned(variant))
         discarded = outcome.discarded
         if discarded is not None:
             told.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))

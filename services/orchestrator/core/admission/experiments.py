@@ -161,7 +161,7 @@ def _with(request: Request, base: VariantBase) -> Request:
 
 def _time_of(experiment: Experiment, variant: Variant, unit: str) -> float:
     digest = hashlib.sha256(f"{experiment.name}\0{variant.name}\0{unit}".encode()).digest()
-    uniform = (int.from_bytes(digest[:8], "big") + 1) / _HASHES  # above 0, at most 1
+    uniform = (int.from_bytes(digest[:8], "big") + 1) / _HASHES  # The logarithm of 0 does not exist.
     return -math.log(uniform) / variant.share
 
 

@@ -44,7 +44,7 @@ class Run:
     state: State = State.INIT
     outstanding: Command | None = None  # None only inside a step
     attempt: int = 1
-    position: int = 0  # the number of inputs that it has taken, but for those of guards
+    position: int = 0  # It counts the inputs taken, except those of guards.
     prepared: Prepared = field(default_factory=Prepared)
     transcript: tuple[Message, ...] = ()  # the messages after those of the request
     turn: tuple[Message, ...] = ()  # the messages of the transcript that a conversation keeps; no discarded attempts

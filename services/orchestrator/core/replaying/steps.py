@@ -27,7 +27,7 @@ from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.plan import Plan
 
 PREPARE = "prepare"
-PLAN_STEP = "plan/"  # before the name of a step of a plan
+PLAN_STEP = "plan/"  # The names of a plan's steps begin with it.
 _ONCE: Mapping[type[Command], str] = MappingProxyType(
     {Prepare: PREPARE, MakePlan: "plan", Sample: "sample", Decide: "decide"}
 )

@@ -2,23 +2,24 @@
 
 Theory of operation. A replay is an execution of its own, whose machine begins as any other. As long as its position is
 below that of the first step that runs again, the record answers the machine's commands, and nothing is called. Calls of
-tools are answered one by one, by their arguments, so that guards read their results as they read those
-of other calls. Of a plan, the results of steps are taken to which nothing leads that runs again.
+tools are answered one by one, so that guards read their results as they read those of other calls: a call of a taken
+answer by its id, any other one by its arguments. Of a plan, the results of steps are taken to which nothing leads that
+runs again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pagantic_common.domain.messages import ToolCall
-from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError
 from services.orchestrator.core.execution.commands import Command, Prepare, RunPlan, RunTools
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.model.voting import canonical_json
 from services.orchestrator.core.replaying.steps import RecordedAnswer
 
 
@@ -87,11 +88,6 @@ def _is_equal(record: ToolCallRecord, call: ToolCall) -> bool:
     if record.name != call.name or record.arguments_json == call.arguments_json:
         return record.name == call.name
     try:
-        return _canonical(record.arguments_json) == _canonical(call.arguments_json)
+        return canonical_json(record.arguments_json or "{}") == canonical_json(call.arguments_json or "{}")
     except JsonTextError:
         return False
-
-
-def _canonical(arguments_json: str) -> str:
-    """Return arguments as a text in which order does not count; values of different types differ."""
-    return json.dumps(parse_json(arguments_json or "{}"), sort_keys=True)

@@ -22,8 +22,8 @@ from services.orchestrator.core.replaying.costless import free_answer, free_step
 from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
 from services.orchestrator.core.replaying.taken import Taken
 
-MAX_NAMED_STEPS = 40  # in a message
-# What the step `prepare` settles, by the names of the contract.
+MAX_NAMED_STEPS = 40  # A message that named all steps could be long.
+# The step `prepare` settles these fields; each has its name in the contract.
 _SETTLED: Mapping[str, str] = MappingProxyType(
     {
         "output": "output",

@@ -369,7 +369,8 @@ class SystemRequest(_message.Message):
     @_builtins.property
     def replay(self) -> Global___Replay:
         """Runs a recorded execution again from one of its steps on. The other fields are the recorded request, with what
-        should change; session_id is empty, and the mode is the recorded one.
+        should change; session_id is empty, and the mode is the recorded one. The variant of an experiment that the recorded
+        request got holds, but where the model, the temperature or the prompt template is changed.
         """
 
     @_builtins.property
