@@ -180,21 +180,23 @@ async def test_an_answer_is_not_lost_for_a_probability(tmp_path):
 
 
 async def test_a_request_that_is_stopped_while_the_score_is_asked_keeps_its_text_and_pays(tmp_path):
-    inference = ScriptedInference(answer(RIGHT))
+    inference, asked = ScriptedInference(answer(RIGHT)), asyncio.Event()
 
     async def never(*_):
+        asked.set()
         await asyncio.Event().wait()
 
     inference.score = never
     services = scripted_services(inference, context=ScriptedContext(*CHUNKS))
     async with orchestrator(tmp_path, services) as stub:
-        request = system_request("Which?", mode=execution_pb2.MODE_CHAT, session_id="s", **FIELDS)
-        request.hints.timeout.FromMilliseconds(500)
-        told = [event async for event in stub.ExecuteStream(request)]
-        response = told[-1].completed.response
+        request = system_request("Which?", request_id="r", mode=execution_pb2.MODE_CHAT, session_id="s", **FIELDS)
+        running = asyncio.create_task(execute(stub, request))
+        await asyncio.wait_for(asked.wait(), 5)
+        await stub.CancelExecution(pb.CancelExecutionRequest(request_id="r"))
+        response = await running
         (record,) = (await stub.GetSession(pb.GetSessionRequest(session_id="s"))).session.messages[-1:]
     text = "A box is blue. [2] Hats are, too. [1]"
-    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_TIMEOUT
+    assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
     assert (response.content, record.content) == (text, text)
     assert response.token_usage.output_tokens == 3
 
