@@ -42,6 +42,13 @@ def cut_locks(url):
         )
 
 
+def wait_for_no_locks(url):
+    """Wait until the server has seen that the connections of released locks are closed."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").fetchone():
+            time.sleep(0.01)
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_an_owner_takes_its_lock_again_after_a_failover(journals, database_url, monkeypatch):
     monkeypatch.setattr(owner_lock, "OWNER_TIMEOUT_S", 0.3)
@@ -84,6 +91,7 @@ def test_a_lock_is_asked_for_again_until_it_is_held_and_after_each_new_connectio
         with pytest.raises(Unavailable, match="not yet taken again"):
             lock.hold_if_doubtful()
     other.release()
+    wait_for_no_locks(postgres)
     hold = lock._hold
 
     def hold_while_another_one_connects():
