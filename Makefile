@@ -183,6 +183,10 @@ bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIEN
 		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
 		$(if $(JSON),--json "$(JSON)")
 
+.PHONY: bench-step
+bench-step: setup-dev ## Print where the time of a decode step goes, beside llama.cpp alone; STEP="--scenario shared --clients 1,8"
+	@$(BIN)/python -m tests.bench.step $(STEP)
+
 .PHONY: bench-gpu
 bench-gpu: ## On a machine with an NVIDIA GPU and nvcc: try it, tune it, and compare it with llama-server; MODEL=, CLIENTS=1,8,32,128
 	@$(MAKE) setup-dev CUDA=1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import load_settings
 from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.machine import set_spinning
 from services.inference.core.tuning import DEFAULT_SPIN_COUNT
 from services.inference.settings import AUTO, InferenceSettings
 
@@ -26,7 +26,7 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
     spin_count = settings.spin_count
     if spin_count == AUTO:
         spin_count = DEFAULT_SPIN_COUNT
-    os.environ["GOMP_SPINCOUNT"] = str(spin_count)
+    set_spinning(spin_count)
     from services.inference.wiring import service  # noqa: PLC0415
 
     async with service.open_app(settings, _own_model(settings)) as registrations:

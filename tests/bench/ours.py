@@ -39,9 +39,9 @@ _ROLES = {
 
 @contextmanager
 def running_service(
-    area: str, calling: Mapping[str, str] = MappingProxyType({}), /, **settings: str
+    area: str, calling: Mapping[str, str] = MappingProxyType({}), /, module: str = "", **settings: str
 ) -> Iterator[tuple[str, int]]:
-    """Run `python -m services.<area>`; yields its address, when it is healthy, and its process id.
+    """Run `python -m services.<area>`, or another module; yields its address, when it is healthy, and its process id.
 
     Variables PAGANTIC_<AREA>_* of this process reach it, except the port and those that are given. `calling` are the
     variables of those who call it.
@@ -52,7 +52,7 @@ def running_service(
     given = {"port": str(port), **settings}
     environment = {**os.environ, **{f"PAGANTIC_{area.upper()}_{name.upper()}": given[name] for name in given}}
     with tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", f"services.{area}"]
+        command = [sys.executable, "-m", module or f"services.{area}"]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             address = f"127.0.0.1:{port}"

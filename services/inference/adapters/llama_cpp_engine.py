@@ -154,6 +154,8 @@ class LlamaCppEngine:
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = self._passage = options.max_sequences
         self._batch = TokenBatch(self._max_batch_tokens)
+        self._logits_at: tuple[int, int] = (0, 0)
+        self._logits_there: Logits
 
     @property
     def model(self) -> ModelInfo:
@@ -257,7 +259,16 @@ class LlamaCppEngine:
             )
         if not rows:
             return np.empty((0, self._vocabulary.size), dtype=np.float32)
-        return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), shape=(rows, self._vocabulary.size))
+        return self._logits(rows)
+
+    def _logits(self, rows: int) -> Logits:
+        """Return llama.cpp's rows of logits where they lie; the array over them is made only when they have moved."""
+        pointer = llama_cpp.llama_get_logits(self._context)
+        address = ctypes.addressof(pointer.contents)
+        if (address, rows) != self._logits_at:
+            self._logits_at = (address, rows)
+            self._logits_there = np.ctypeslib.as_array(pointer, shape=(rows, self._vocabulary.size))
+        return self._logits_there
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Let `target` share the first `length` tokens of `source`."""

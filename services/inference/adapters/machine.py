@@ -22,6 +22,16 @@ def core_count() -> int:
     return max(1, min(len(siblings), int(_quota_cores())))
 
 
+def set_spinning(spin_count: int) -> None:
+    """Set how many rounds idle threads of llama.cpp spin, in this process and its children.
+
+    OpenMP reads it once, when llama.cpp's library loads.
+    """
+    os.environ["GOMP_SPINCOUNT"] = str(spin_count)
+    # Once two models have threads, libgomp spins for 100 rounds at most by default, and a step takes half as long again.
+    os.environ.setdefault("OMP_WAIT_POLICY", "active")
+
+
 def free_memory_bytes() -> int:
     """Return the memory that is free without swapping, on the machine and within this process's cgroup."""
     free = int(psutil.virtual_memory().available)

@@ -45,11 +45,30 @@ def reference(logits, sampling):
     return {i: power / sum(powers.values()) for i, power in powers.items()}
 
 
+def probabilities(choices):
+    return dict(zip(choices.tokens, np.diff(choices.cumulative, prepend=0.0), strict=True))
+
+
 @given(LOGITS, SAMPLINGS)
 def test_the_chain_is_the_one_described(logits, sampling):
     choices = rank_tokens(logits.copy(), sampling)
-    found = dict(zip(choices.tokens.tolist(), np.diff(choices.cumulative, prepend=0.0), strict=True))
+    found = probabilities(choices)
     expected = reference(logits, sampling)
+    assert found.keys() >= {token for token, probability in expected.items() if probability > 1e-9}
+    for token, probability in found.items():
+        assert abs(probability - expected.get(token, 0.0)) < 1e-6
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(64, 9000), st.sampled_from([0.01, 1, 4]), st.integers(2, 60), SAMPLINGS
+)
+def test_the_best_of_many_tokens_are_found_as_by_sorting_all(seed, size, spread, allowed, sampling):
+    random = np.random.default_rng(seed)
+    # Equal logits are common, and sometimes few tokens are allowed.
+    logits = np.round(random.standard_normal(size) * spread, 3).astype(np.float32)
+    if seed % 3 == 0:
+        logits[random.permutation(size)[allowed:]] = -np.inf
+    found, expected = probabilities(rank_tokens(logits.copy(), sampling)), reference(logits, sampling)
     assert found.keys() >= {token for token, probability in expected.items() if probability > 1e-9}
     for token, probability in found.items():
         assert abs(probability - expected.get(token, 0.0)) < 1e-6
@@ -131,7 +150,7 @@ def test_every_accepted_sampling_leaves_a_finite_choice(logits, fields, seen, dr
     check_sampling(sampling)
     adjust_logits(logits, sampling, Counter(seen))
     choices = rank_tokens(logits, sampling)
-    assert choices.tokens.size >= 1
+    assert len(choices.tokens) >= 1
     assert np.isfinite(choices.cumulative).all()
     assert np.isfinite(logits[choices.pick(draw)])
 

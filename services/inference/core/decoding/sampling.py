@@ -6,8 +6,12 @@ candidates may then draw from it.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +23,9 @@ Logits = NDArray[np.float32]
 GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
 _NEAR_BEST = 8.0  # nats below the best logit that hold nearly all of the mass: only these tokens are sorted
 _TOP_NATS = (4.0, 8.0, np.inf)  # distances from the best logit that are searched for the top k, in turn
-_CERTAIN = np.ones(1)
+_CERTAIN = (1.0,)
+_FEW = 256  # up to so many tokens, Python's numbers are faster than calls of NumPy
+_ROWS = 64  # rows in which the logits are laid out for the search of the best ones
 _LEAST = float(np.finfo(np.float32).min)
 
 
@@ -27,13 +33,13 @@ _LEAST = float(np.finfo(np.float32).min)
 class Choices:
     """The tokens that may come next, and their cumulative probabilities, which end at 1."""
 
-    tokens: NDArray[np.int64]
-    cumulative: NDArray[np.float64]
+    tokens: Sequence[int] | NDArray[np.int64]
+    cumulative: Sequence[float] | NDArray[np.float64]
 
     def pick(self, draw: float) -> int:
         """Return the token that `draw`, uniform in [0, 1), selects."""
-        index = int(self.cumulative.searchsorted(draw, side="right"))
-        return int(self.tokens[min(index, self.tokens.size - 1)])
+        index = bisect_right(self.cumulative, draw)
+        return int(self.tokens[min(index, len(self.tokens) - 1)])
 
 
 def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> None:
@@ -56,9 +62,66 @@ def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
 
     A logit of -inf excludes its token; at least one logit must be finite.
     """
-    best = int(logits.argmax())
     if sampling.temperature < GREEDY_BELOW or sampling.top_k == 1:
-        return Choices(np.array([best]), _CERTAIN)
+        return Choices((int(logits.argmax()),), _CERTAIN)
+    if 0 < sampling.top_k <= _FEW and (ranked := _best(logits, sampling.top_k)):
+        return _choose(ranked, sampling)
+    return _rank_many(logits, sampling)
+
+
+def log_probabilities(logits: Logits) -> NDArray[np.float64]:
+    """Return the natural logarithms of the tokens' probabilities."""
+    values = logits.astype(np.float64)
+    values -= values.max()
+    result: NDArray[np.float64] = values - np.log(np.exp(values).sum())
+    return result
+
+
+def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
+    """Return the `top_k` greatest finite logits, negated, with their tokens, in order; empty if too many are equal.
+
+    Each column of the logits in rows has a greatest one. The k-th greatest of these is at most the k-th greatest of
+    all logits, so only the columns that reach it are searched.
+    """
+    width = logits.size // _ROWS
+    if width <= top_k:
+        return []
+    table = logits[: _ROWS * width].reshape(_ROWS, width)
+    maxima = table.max(axis=0)
+    least = max(float(np.partition(maxima, -top_k)[-top_k]), _LEAST)
+    columns = np.flatnonzero(maxima >= least)
+    if columns.size > _FEW + top_k:
+        return []
+    near = table[:, columns].ravel()
+    found = np.flatnonzero(near >= least)
+    if found.size > _FEW + top_k:
+        return []
+    names, count = columns.tolist(), columns.size
+    best = [
+        (-value, index // count * width + names[index % count])
+        for index, value in zip(found.tolist(), near[found].tolist(), strict=True)
+    ]
+    rest = logits[_ROWS * width :].tolist()
+    best += [(-value, token) for token, value in enumerate(rest, start=_ROWS * width) if value >= least]
+    best.sort()
+    return best[:top_k]
+
+
+def _choose(ranked: Sequence[tuple[float, int]], sampling: Sampling) -> Choices:
+    """Return the choices among tokens in order, given with their negated logits."""
+    best = ranked[0][0]
+    weights = [math.exp(best - negated) for negated, _ in ranked]
+    if sampling.top_p < 1.0:
+        mass = list(accumulate(weights))
+        weights = weights[: bisect_left(mass, sampling.top_p * mass[-1]) + 1]
+    powers = [weight ** (1 / sampling.temperature) for weight in weights if weight >= sampling.min_p]
+    total = sum(powers)
+    cumulative = [share / total for share in accumulate(powers)]
+    return Choices([token for _, token in ranked[: len(powers)]], cumulative)
+
+
+def _rank_many(logits: Logits, sampling: Sampling) -> Choices:
+    best = int(logits.argmax())
     if sampling.top_k > 0:
         tokens = _top_tokens(logits, float(logits[best]), sampling.top_k)
         weights = _weights(logits[tokens], float(logits[best]))
@@ -77,14 +140,6 @@ def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
     cumulative = (weights ** (1 / sampling.temperature)).cumsum()
     cumulative /= cumulative[-1]
     return Choices(tokens, cumulative)
-
-
-def log_probabilities(logits: Logits) -> NDArray[np.float64]:
-    """Return the natural logarithms of the tokens' probabilities."""
-    values = logits.astype(np.float64)
-    values -= values.max()
-    result: NDArray[np.float64] = values - np.log(np.exp(values).sum())
-    return result
 
 
 def _weights(logits: Logits, best: float) -> NDArray[np.float64]:

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from services.inference.core.decoding.output import Row, Step, Vocabulary
 from services.inference.core.decoding.sampling import Choices, Logits, log_probabilities
 from services.inference.core.generation import FinishReason, TokenLogprob
 from services.inference.core.scheduling.drafting import StepCosts
 
-_CERTAIN = np.ones(1)
+_CERTAIN = (1.0,)
 
 
 class _Beginning:
@@ -111,7 +109,7 @@ class GivenOutput:
         known = None
         if wanted:
             known = log_probabilities(logits)
-        return Row(Choices(np.array([following]), _CERTAIN), known)
+        return Row(Choices((following,), _CERTAIN), known)
 
     def accept(self, token: int, row: Row) -> Step:
         """Continue along the path."""
