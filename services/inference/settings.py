@@ -105,6 +105,11 @@ class InferenceSettings(InnerSettings):
         "", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct, none is no such model"
     )
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
+    weights: Literal["auto", "file", "q8_0"] = Field(
+        AUTO,
+        description="weights of that model: as its file has them, or converted once to 8 bits, which CPUs may compute "
+        "faster; auto converts the bundled model on a CPU, and no other",
+    )
     models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
     )

@@ -28,7 +28,7 @@ def set_spinning(spin_count: int) -> None:
     OpenMP reads it once, when llama.cpp's library loads.
     """
     os.environ["GOMP_SPINCOUNT"] = str(spin_count)
-    # Once two models have threads, libgomp spins for 100 rounds at most by default, and a step takes half as long again.
+    # By default, libgomp spins for 100 rounds at most once two models have threads, and a step takes 1.5 times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "active")
 
 

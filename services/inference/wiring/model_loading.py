@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.inference.adapters.embedding_model import (
+from services.inference.adapters.conversion.embedding_model import (
     ALIAS,
     SIZE_BYTES,
     converted_model,
@@ -37,9 +37,11 @@ class ModelLoader:
         own: The file of the model that is loaded at the start; None for none.
         workers: Try constraints.
         storage_of: Returns the store of a model's prefixes, by what tells its files from others; None for none.
+        convert: Returns the file to load for a text model of `own`, whose hash was checked; None loads `own`.
 
     Attributes:
         specs: The models of MODEL_PATH and MODELS, in this order.
+        own_file: The file that the engine loads for the model of MODEL_PATH; None without one.
         bundled: The bundled embedding model, where it is served.
     """
 
@@ -49,24 +51,25 @@ class ModelLoader:
         own: Path | None,
         workers: Workers,
         storage_of: Callable[[str], ModelStorage] | None = None,
+        convert: Callable[[Path], Path] | None = None,
     ) -> None:
         self._settings = settings
         self._workers = workers
         self._storage_of = storage_of
         self._options = EngineOptions()
-        self._paths: dict[str, Path] = {}
-        if own is not None:
-            self._paths[settings.model_name or own.stem] = own
-        self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
-        if unknown := sorted(set(settings.model_sha256) - set(self._paths)):
-            known = ", ".join(map(repr, self._paths))
-            raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
+        self._paths = _paths_of(settings, own)
         for alias in self._paths:
             self._check_digest(alias)
-        self.specs = [
-            ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
+        infos = {
+            alias: describe_model(path, alias=alias, context_tokens=settings.context_tokens)
             for alias, path in self._paths.items()
-        ]
+        }
+        self.own_file = own
+        self._loaded_files = dict(self._paths)
+        alias = next(iter(self._paths), "")
+        if own is not None and convert is not None and not embedder_kind(infos[alias]):
+            self.own_file = self._loaded_files[alias] = convert(own)
+        self.specs = [ModelSpec(info, self._loaded_files[alias].stat().st_size) for alias, info in infos.items()]
         self.bundled: list[ModelSpec] = []
         taken = {*self._paths, *settings.remotes, *settings.routes}
         if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
@@ -99,7 +102,7 @@ class ModelLoader:
         if alias not in self._paths:
             return converted_model()
         self._check_digest(alias)
-        return self._paths[alias]
+        return self._loaded_files[alias]
 
     async def load(self, spec: ModelSpec) -> ServedModel:
         """Load a model; its file must be the expected one still."""
@@ -114,3 +117,15 @@ class ModelLoader:
             path, spec.info, self._settings, self._options, self._workers, storage=storage
         )
         return ServedModel(spec.info, generation)
+
+
+def _paths_of(settings: InferenceSettings, own: Path | None) -> dict[str, Path]:
+    """Return the files by alias, the own one first; raises InvalidRequest for a hash of another alias."""
+    paths: dict[str, Path] = {}
+    if own is not None:
+        paths[settings.model_name or own.stem] = own
+    paths |= {alias: Path(path) for alias, path in settings.models.items()}
+    if unknown := sorted(set(settings.model_sha256) - set(paths)):
+        known = ", ".join(map(repr, paths))
+        raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
+    return paths

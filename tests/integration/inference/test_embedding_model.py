@@ -13,14 +13,14 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.testing.server import serving
-from services.inference.adapters import embedding_model
+from services.inference.adapters.conversion import embedding_model
+from services.inference.adapters.conversion.embedding_model import ALIAS, SHA256, SIZE_BYTES, converted_model
 from services.inference.adapters.default_model import BundledFile, find_default_model, sha256_of
-from services.inference.adapters.embedding_model import ALIAS, SHA256, SIZE_BYTES, converted_model
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.tiny_bert import write_tiny_bert
 
-CONVERT = "from services.inference.adapters.embedding_model import converted_model; print(converted_model())"
+CONVERT = "from services.inference.adapters.conversion.embedding_model import converted_model; print(converted_model())"
 MIB = 1024 * 1024
 
 
@@ -32,7 +32,7 @@ def cache(tmp_path, monkeypatch):
 
 @asynccontextmanager
 async def service(default=None, **settings):
-    settings = InferenceSettings(self_check=False, tuning=False, **settings)
+    settings = InferenceSettings(self_check=False, tuning=False, weights="file", **settings)
     path = default or find_default_model()
     async with open_app(settings, path) as registrations, serving(registrations) as (channel, _):
         yield rpc.InferenceServiceStub(channel)

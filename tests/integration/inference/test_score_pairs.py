@@ -20,7 +20,7 @@ from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.server import serving
-from services.inference.adapters.embedding_model import EPSILON, HEADS
+from services.inference.adapters.conversion.embedding_model import EPSILON, HEADS
 from services.inference.app.pooling.embedder_loop import EmbedderLoop
 from services.inference.app.pooling.pair_scoring import PairScoring
 from services.inference.settings import InferenceSettings

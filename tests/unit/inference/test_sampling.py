@@ -59,9 +59,7 @@ def test_the_chain_is_the_one_described(logits, sampling):
         assert abs(probability - expected.get(token, 0.0)) < 1e-6
 
 
-@given(
-    st.integers(0, 2**32 - 1), st.integers(64, 9000), st.sampled_from([0.01, 1, 4]), st.integers(2, 60), SAMPLINGS
-)
+@given(st.integers(0, 2**32 - 1), st.integers(64, 9000), st.sampled_from([0.01, 1, 4]), st.integers(2, 60), SAMPLINGS)
 def test_the_best_of_many_tokens_are_found_as_by_sorting_all(seed, size, spread, allowed, sampling):
     random = np.random.default_rng(seed)
     # Equal logits are common, and sometimes few tokens are allowed.

@@ -12,7 +12,7 @@ from services.inference.app.tuning import Tuner
 from services.inference.core.tuning import Tuning, untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.tuning import given_tuning
+from services.inference.wiring.own_model.tuning import given_tuning
 
 
 @asynccontextmanager

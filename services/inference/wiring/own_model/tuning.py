@@ -16,8 +16,8 @@ from services.inference.app.tuning import Tuner
 from services.inference.core import embedding, pairs
 from services.inference.core.tuning import NAMES, Tuning, untuned
 from services.inference.settings import AUTO, InferenceSettings
-from services.inference.wiring.default_model import load_default
 from services.inference.wiring.model_loading import ModelLoader
+from services.inference.wiring.own_model.loading import load_default
 
 log = get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""Models that are converted once on this machine, and kept in the cache."""
