@@ -21,7 +21,8 @@ from pathlib import Path
 
 # AMX kernels die with SIGSEGV on virtual machines that list amx_* without letting the guest use it.
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-DEFAULT_CMAKE_ARGS = ("-DLLAVA_BUILD=OFF", "-DGGML_NATIVE=ON")
+# LLAVA_BUILD is the multimodal library; MTMD_VIDEO would have it start ffmpeg.
+DEFAULT_CMAKE_ARGS = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF", "-DGGML_NATIVE=ON")
 PROGRESS_INTERVAL_S = 5.0
 TAIL_LINES = 30
 

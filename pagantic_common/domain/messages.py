@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.images import Image, check_count, check_image
 
 
 class Role(StrEnum):
@@ -30,7 +31,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; `cut` when a cancel or a timeout cut its text."""
+    """One turn of a conversation; `cut` when a cancel or a timeout cut its text. `images` stand in the content."""
 
     role: Role
     content: str = ""
@@ -39,6 +40,7 @@ class Message:
     tool_call_id: str = ""
     name: str = ""
     cut: bool = False
+    images: tuple[Image, ...] = ()
 
 
 class ToolSafety(StrEnum):
@@ -127,11 +129,11 @@ class ModelInfo:
 
 _FIELDS_OF_ROLE = {
     Role.SYSTEM: frozenset({"content"}),
-    Role.USER: frozenset({"content"}),
+    Role.USER: frozenset({"content", "images"}),
     Role.ASSISTANT: frozenset({"content", "reasoning", "tool_calls", "cut"}),
     Role.TOOL: frozenset({"content", "tool_call_id", "name"}),
 }
-_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut")
+_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "images")
 
 
 def check_message(message: Message, position: int) -> None:
@@ -141,8 +143,10 @@ def check_message(message: Message, position: int) -> None:
     if message.role is Role.TOOL:
         if not is_id(message.tool_call_id) or not message.name:
             raise InvalidRequest(f"{where} needs tool_call_id and name")
-    elif not message.content and not message.tool_calls:
+    elif not (message.content or message.tool_calls or message.images):
         raise InvalidRequest(f"{where} has no content")
+    for index, image in enumerate(message.images):
+        check_image(image, f"{where}: image {index}")
     for call in message.tool_calls:
         if not is_id(call.id) or not call.name:
             raise InvalidRequest(f"{where} has a tool call without a valid id and name")
@@ -161,6 +165,12 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise InvalidRequest("messages is empty: send at least one message, the last from the user")
     for position, message in enumerate(messages):
         check_message(message, position)
+    check_count(count_images(messages))
+
+
+def count_images(messages: Sequence[Message]) -> int:
+    """Return how many images messages have."""
+    return sum(len(message.images) for message in messages)
 
 
 def check_turn(messages: Sequence[Message]) -> None:

@@ -50,6 +50,7 @@ class RemoteSettings(BaseModel):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens", description="field that limits the output"
     )
+    takes_images: bool = Field(False, description="whether the model takes images, which it gets as data URLs")
     extra_body: dict[str, Any] = Field(default_factory=dict, description="fields of every request; null leaves one out")
 
     @model_validator(mode="after")
@@ -58,6 +59,12 @@ class RemoteSettings(BaseModel):
             raise ValueError("api_key_env and api_key_file are both set: keep one of them")
         if self.api_key_env.upper().startswith(PREFIX):
             raise ValueError(f"api_key_env is {self.api_key_env!r}: variables with {PREFIX} are settings, rename it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_images(self) -> RemoteSettings:
+        if self.takes_images and self.serves != "text":
+            raise ValueError("takes_images is set: only a model that serves text takes images")
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pagantic_common.domain import images
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
@@ -26,6 +27,8 @@ EMBEDDING_CAPABILITIES = (embedding.CAPABILITY, REMOTE)
 def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:
     """Return the description of a model of another engine, which is not asked for it."""
     capabilities = TEXT_CAPABILITIES if settings.serves == "text" else EMBEDDING_CAPABILITIES
+    if settings.takes_images:
+        capabilities = (*capabilities, images.CAPABILITY)
     return ModelInfo(alias, settings.context_window, capabilities)
 
 
