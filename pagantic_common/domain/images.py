@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from pagantic_common.domain.errors import InvalidRequest
 
-CAPABILITY = "images"
 MAX_IMAGES = 32
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
 MAX_PIXELS = 32_000_000

@@ -10,6 +10,8 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.images import Image, check_count, check_image
 
+IMAGES = "images"  # the capability of a model that takes images
+
 
 class Role(StrEnum):
     """The author of a message."""
@@ -140,13 +142,17 @@ def check_message(message: Message, position: int) -> None:
     """Raise InvalidRequest when the message has a field that its role forbids, or lacks one that its role needs."""
     where = f"messages[{position}] ({message.role})"
     _check_fields(message, where)
+    for index, image in enumerate(message.images):
+        check_image(image, f"{where}: image {index}")
+    _check_content(message, where)
+
+
+def _check_content(message: Message, where: str) -> None:
     if message.role is Role.TOOL:
         if not is_id(message.tool_call_id) or not message.name:
             raise InvalidRequest(f"{where} needs tool_call_id and name")
     elif not (message.content or message.tool_calls or message.images):
         raise InvalidRequest(f"{where} has no content")
-    for index, image in enumerate(message.images):
-        check_image(image, f"{where}: image {index}")
     for call in message.tool_calls:
         if not is_id(call.id) or not call.name:
             raise InvalidRequest(f"{where} has a tool call without a valid id and name")

@@ -115,6 +115,9 @@ class InferenceSettings(InnerSettings):
     models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
     )
+    projector_path: ExpandedPath = Field(
+        "", description="GGUF file of the image encoder (mmproj) of MODEL_PATH's model; empty: it takes no images"
+    )
     default_model: str = Field("", description="alias of the default model; empty is the model of MODEL_PATH")
     remotes: Annotated[dict[str, RemoteSettings], _entries_of(RemoteSettings)] = Field(
         default_factory=dict, description="models of other engines, a JSON object of alias to url, model and limits"
@@ -205,6 +208,12 @@ class InferenceSettings(InnerSettings):
     def has_own_model(self) -> bool:
         """Whether the service loads a model of its own at its start."""
         return self.model_path != NO_MODEL
+
+    @model_validator(mode="after")
+    def _check_projector(self) -> InferenceSettings:
+        if self.projector_path and not self.has_own_model:
+            raise ValueError("PROJECTOR_PATH is set and MODEL_PATH is none: it belongs to the model of MODEL_PATH")
+        return self
 
     @model_validator(mode="after")
     def _check_prefixes(self) -> InferenceSettings:

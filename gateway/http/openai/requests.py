@@ -119,14 +119,7 @@ def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) 
 def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -> message_pb2.Message:
     if form.role == "function":
         raise InvalidRequest(f"{place}.role is 'function', which is of an earlier API: send 'tool' with a tool_call_id")
-    parts = _parts_of(form, place)
-    message = message_pb2.Message(role=_ROLES[form.role], content="".join(part.text for part in parts))
-    if any(part.HasField("image") for part in parts):
-        message.parts.extend(parts)
-    if message.parts and form.role != "user":
-        raise InvalidRequest(
-            f"{place} is of the role {form.role!r} and has an image: only a user's messages have images"
-        )
+    message = _said(form, place)
     if form.role == "assistant":
         message.reasoning = form.reasoning_content or ""
         message.tool_calls.extend(
@@ -139,6 +132,20 @@ def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -
             raise InvalidRequest(
                 f"{place}.tool_call_id is {message.tool_call_id[:128]!r}: no tool call of a message before has this id"
             )
+    return message
+
+
+def _said(form: MessageForm, place: str) -> message_pb2.Message:
+    """Return a message with its role and its content, and with parts if there is an image."""
+    parts = _parts_of(form, place)
+    message = message_pb2.Message(role=_ROLES[form.role], content="".join(part.text for part in parts))
+    if not any(part.HasField("image") for part in parts):
+        return message
+    if form.role != "user":
+        raise InvalidRequest(
+            f"{place} is of the role {form.role!r} and has an image: only a user's messages have images"
+        )
+    message.parts.extend(parts)
     return message
 
 

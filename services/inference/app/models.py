@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pagantic_common.domain import images
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError, Unavailable
-from pagantic_common.domain.messages import ModelInfo, count_images
+from pagantic_common.domain.messages import IMAGES, ModelInfo, count_images
 from services.inference.app.generation import Generation
 from services.inference.app.pooling.pair_scoring import PairScoring
 from services.inference.app.workload import EmbeddingWorkload, Load, TextWorkload, Workload
@@ -58,7 +57,7 @@ class ServedModel:
 
     def check_images(self, prompt: Prompt) -> None:
         """Raise InvalidRequest (CONFIG_NO_ENGINE) for a prompt with images that the model does not take."""
-        if not isinstance(prompt, ChatPrompt) or images.CAPABILITY in self.info.capabilities:
+        if not isinstance(prompt, ChatPrompt) or IMAGES in self.info.capabilities:
             return
         if count_images(prompt.messages):
             raise self._refusal("takes no images: leave them out, or name a model with the capability 'images'")

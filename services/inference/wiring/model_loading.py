@@ -17,14 +17,14 @@ from services.inference.adapters.embedding_model import (
 )
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
-from services.inference.adapters.llguidance_constraints import Workers
 from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
-from services.inference.wiring.pooling import load_pooled
-from services.inference.wiring.text_generation import load_generation
+from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.workloads.pooling import load_pooled
+from services.inference.wiring.workloads.text_generation import load_generation
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 
@@ -35,7 +35,7 @@ class ModelLoader:
     Args:
         settings: The models.
         own: The file of the model that is loaded at the start; None for none.
-        workers: Try constraints.
+        workers: Try constraints, and decode images.
         storage_of: Returns the store of a model's prefixes, by what tells its files from others; None for none.
 
     Attributes:
@@ -47,7 +47,7 @@ class ModelLoader:
         self,
         settings: InferenceSettings,
         own: Path | None,
-        workers: Workers,
+        workers: AllWorkers,
         storage_of: Callable[[str], ModelStorage] | None = None,
     ) -> None:
         self._settings = settings
@@ -55,23 +55,32 @@ class ModelLoader:
         self._storage_of = storage_of
         self._options = EngineOptions()
         self._paths: dict[str, Path] = {}
+        self._projectors: dict[str, Path] = {}
         if own is not None:
-            self._paths[settings.model_name or own.stem] = own
+            self._add(settings.model_name or own.stem, own, settings.projector_path)
         self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
         if unknown := sorted(set(settings.model_sha256) - set(self._paths)):
             known = ", ".join(map(repr, self._paths))
             raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
         for alias in self._paths:
             self._check_digest(alias)
-        self.specs = [
-            ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
-            for alias, path in self._paths.items()
-        ]
+        self.specs = [self._describe(alias, path) for alias, path in self._paths.items()]
         self.bundled: list[ModelSpec] = []
         taken = {*self._paths, *settings.remotes, *settings.routes}
         if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
             info = describe_embedding_model(context_tokens=settings.context_tokens)
             self.bundled.append(ModelSpec(info, SIZE_BYTES))
+
+    def _add(self, alias: str, own: Path, projector: str) -> None:
+        self._paths[alias] = own
+        if projector:
+            self._projectors[alias] = Path(projector)
+
+    def _describe(self, alias: str, path: Path) -> ModelSpec:
+        projector = self._projectors.get(alias)
+        context_tokens = self._settings.context_tokens
+        info = describe_model(path, alias=alias, context_tokens=context_tokens, projector=projector)
+        return ModelSpec(info, sum(file.stat().st_size for file in (path, projector) if file is not None))
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""

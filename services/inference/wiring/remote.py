@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pagantic_common.domain import images
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
-from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.domain.messages import IMAGES, ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.remote.openai_engine import Endpoint, OpenAiEngine
 from services.inference.adapters.remote.transport import ConnectionLimits
@@ -17,7 +16,7 @@ from services.inference.app.workload import Workload
 from services.inference.core import embedding
 from services.inference.core.remote.requests import RemoteModel
 from services.inference.settings import InferenceSettings, RemoteSettings
-from services.inference.wiring.text_generation import new_seed
+from services.inference.wiring.workloads.preparing import new_seed
 
 REMOTE = "remote"
 TEXT_CAPABILITIES = ("chat", "tools", "json_schema", REMOTE)
@@ -28,7 +27,7 @@ def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:
     """Return the description of a model of another engine, which is not asked for it."""
     capabilities = TEXT_CAPABILITIES if settings.serves == "text" else EMBEDDING_CAPABILITIES
     if settings.takes_images:
-        capabilities = (*capabilities, images.CAPABILITY)
+        capabilities = (*capabilities, IMAGES)
     return ModelInfo(alias, settings.context_window, capabilities)
 
 

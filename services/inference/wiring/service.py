@@ -14,12 +14,12 @@ from services.inference.app.storing.block_storage import BlockStorage
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
-from services.inference.wiring.constraint_workers import open_workers
 from services.inference.wiring.load_metrics import report_load, report_storage
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.registrations import make_registrations
 from services.inference.wiring.tuning import open_tuner
 from services.inference.wiring.untuned import open_untuned
+from services.inference.wiring.workers import open_workers
 
 MIB = 1024 * 1024
 
