@@ -6,6 +6,7 @@ SMOLLM2_DIMENSIONS = 576
 IMAGE_TOKENS = 16
 _SIDE, _PATCH = 28, 7
 _DIMENSIONS, _FEED_FORWARD, _LAYERS = 32, 64, 3  # the last layer is not used
+_OF_KIND = {"gemma3": {"mm.input_projection.weight": (32, 32), "mm.soft_emb_norm.weight": (32,)}}
 
 
 def write_tiny_projector(path, *, dimensions=SMOLLM2_DIMENSIONS, kind="mlp"):
@@ -26,7 +27,7 @@ def write_tiny_projector(path, *, dimensions=SMOLLM2_DIMENSIONS, kind="mlp"):
         "clip.vision.image_mean": [0.5, 0.5, 0.5],
         "clip.vision.image_std": [0.5, 0.5, 0.5],
     }
-    shapes = {
+    shapes = dict(_OF_KIND.get(kind, {})) | {
         "v.patch_embd.weight": (_DIMENSIONS, 3, _PATCH, _PATCH),
         "v.position_embd.weight": (IMAGE_TOKENS, _DIMENSIONS),
         "mm.0.weight": (_DIMENSIONS, _DIMENSIONS),

@@ -15,19 +15,24 @@ from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.client import user_message
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
 from pagantic_common.domain.images import media_type_of
+from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters.default_model import find_default_model
+from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model
 from services.inference.adapters.prompts.image_decoding import decode_image
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
+from services.inference.adapters.prompts.mtmd_encoder import MtmdEncoder
 from services.inference.core.tuning import Tuning
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.workers import AllWorkers, open_image_workers
 from tests.support.sample_images import GIF, OTHER_GIF, PNG, sample_image
+from tests.support.tiny_gemma import write_tiny_gemma
 from tests.support.tiny_projector import IMAGE_TOKENS, write_tiny_projector
+from tests.support.tiny_qwen_vl import write_tiny_qwen_vl
 
 TOKENS = 12
 QUESTION = "What is this?"
@@ -256,4 +261,23 @@ async def test_a_file_that_is_no_projector_of_the_model_ends_the_start(open_stub
 
     with pytest.raises(PreconditionFailed, match=wrong) as refused:
         await start_and_ask()
+    assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("write_model", "kind", "wrong"),
+    [
+        (write_tiny_qwen_vl, "mlp", "gives an image positions in two dimensions"),
+        (write_tiny_gemma, "gemma3", "needs attention to later positions of an image"),
+    ],
+)
+def test_a_projector_whose_images_are_no_plain_positions_is_refused(tmp_path, write_model, kind, wrong):
+    options = EngineOptions(context_tokens=64, kv_tokens=64, max_sequences=1, batch_tokens=8, threads=1)
+    engine = LlamaCppEngine(write_model(tmp_path / "model.gguf"), ModelInfo("tiny", 64), options)
+    path = write_tiny_projector(tmp_path / "mmproj.gguf", dimensions=32, kind=kind)
+    try:
+        with pytest.raises(PreconditionFailed, match=wrong) as refused:
+            MtmdEncoder(path, engine.weights, threads=1, uses_gpu=False)
+    finally:
+        engine.close()
     assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
