@@ -58,8 +58,7 @@ class Preparation:
         Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) when too many calls wait, and Unavailable
         (INFERENCE_MODEL_UNAVAILABLE) when the model is being closed.
         """
-        if self._is_closing:
-            raise Unavailable("the model is being unloaded", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
+        self._check_open()
         if self._pending >= self._max_waiting + THREADS:
             raise Overloaded(
                 f"{self._max_waiting} requests wait to be prepared, which is the limit",
@@ -123,10 +122,12 @@ class Preparation:
     async def encode_images(self, prompt: Prompt, *, only_counts: bool = False) -> Sequence[EncodedImage]:
         """Return the images of a prompt's messages, in order; with `only_counts` they have no embeddings.
 
-        Raises InvalidRequest for an image that cannot be read, and Overloaded when too many wait.
+        Raises InvalidRequest for an image that cannot be read, Overloaded when too many wait, and Unavailable when the
+        model is being closed.
         """
         if self._images is None or not isinstance(prompt, ChatPrompt):
             return ()
+        self._check_open()
         images = [image for message in prompt.messages for image in message.images]
         return await self._images.encode(images, only_counts=only_counts)
 
@@ -136,6 +137,10 @@ class Preparation:
         await asyncio.to_thread(self._threads.shutdown)
         if self._images is not None:
             await self._images.close()
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise Unavailable("the model is being unloaded", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
 
     def _tokenize_all(self, texts: Iterable[str]) -> list[list[int]]:
         return [self._tokenizer.tokenize(text, add_special=False, parse_special=False) for text in texts]
