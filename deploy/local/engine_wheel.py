@@ -21,7 +21,9 @@ from pathlib import Path
 
 # AMX kernels die with SIGSEGV on virtual machines that list amx_* without letting the guest use it.
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-DEFAULT_CMAKE_ARGS = ("-DLLAVA_BUILD=OFF", "-DGGML_NATIVE=ON")
+DEFAULT_CMAKE_ARGS = ("-DGGML_NATIVE=ON",)
+# LLAVA_BUILD is the multimodal library; MTMD_VIDEO would have it start ffmpeg.
+BINDING_CMAKE_ARGS = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")
 PROGRESS_INTERVAL_S = 5.0
 TAIL_LINES = 30
 
@@ -37,6 +39,11 @@ def cmake_args(*, cuda: bool) -> list[str]:
     return args + extra.split()
 
 
+def wheel_args(*, cuda: bool) -> list[str]:
+    """CMake arguments of the wheel: those of the engine, after those of its Python binding."""
+    return [*BINDING_CMAKE_ARGS, *cmake_args(cuda=cuda)]
+
+
 def cpu_identity() -> str:
     """Model name and feature flags of the first CPU; the machine type on kernels without /proc/cpuinfo."""
     try:
@@ -49,7 +56,7 @@ def cpu_identity() -> str:
 
 def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
     """Folder that holds the wheel of this exact build."""
-    parts = [lock.read_text(encoding="utf-8"), *cmake_args(cuda=cuda), sysconfig.get_platform(), sys.version.split()[0]]
+    parts = [lock.read_text(encoding="utf-8"), *wheel_args(cuda=cuda), sysconfig.get_platform(), sys.version.split()[0]]
     key = hashlib.sha256("\n".join([*parts, cpu_identity()]).encode()).hexdigest()[:16]
     return cache / "engine" / key
 
@@ -65,7 +72,7 @@ def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
     print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
     started_s = time.monotonic()
     # scikit-build-core keeps a flag with spaces whole only in a shell-style list.
-    quoted = " ".join(f"'{arg}'" for arg in cmake_args(cuda=cuda))
+    quoted = " ".join(f"'{arg}'" for arg in wheel_args(cuda=cuda))
     env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
     command += ["--require-hashes", "--no-binary", ":all:", "-r", str(lock), "-w", str(folder)]

@@ -39,6 +39,7 @@ def chat(
     context: options.Context = "",
     system: options.System = "",
     model: options.Model = "",
+    image: options.Image = None,
     stop: options.Stop = None,
     reasoning: options.Reasoning = "",
     max_tokens: options.MaxTokens = 0,
@@ -68,12 +69,15 @@ def chat(
             keep=keep,
         )
         tools = _tools_of(tool, tool_choice)
-        return chat_request(words, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints)
+        said = options.with_images(words, image)
+        return chat_request(said, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints)
 
     with reporting_errors():
         turn_id = options.request_id_of(request_id)
         if text is None and request_id:
             raise UsageError("--request-id names one request: give its text")
+        if text is None and image:
+            raise UsageError("--image belongs to one turn: give its text")
         if text is None:
             request_of("", "", "")  # a wrong option fails before the first turn
             with Client(address, timeout_s=timeout, patience_s=0) as client:

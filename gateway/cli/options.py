@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from gateway.cli.output import UsageError
-from pagantic_common.client import Options
+from pagantic.common.v1 import message_pb2
+from pagantic_common.client import Options, user_message
 from pagantic_common.client.hints import REASONING_MODES
 from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.ids import is_id
@@ -39,6 +40,10 @@ StoredId = Annotated[str, typer.Argument(metavar="ID", help="Id of the request."
 System = Annotated[str, typer.Option(metavar="TEXT", help="System prompt.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Model to use; `pagantic models` lists them.")]
 Context = Annotated[str, typer.Option(metavar="COLLECTION", help="Collection of documents to retrieve from.")]
+Image = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="PNG, JPEG, WebP or GIF before the text; repeatable."),
+]
 Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text; repeatable.")]
 Reasoning = Annotated[str, typer.Option(metavar="MODE", help="Let the model reason first: auto, on or off.")]
 Tool = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Tool that the model may call; repeatable.")]
@@ -121,6 +126,18 @@ def read_text(argument: str) -> str:
     if not text.strip():
         raise UsageError("the text is empty")
     return text
+
+
+def with_images(text: str, images: list[Path] | None) -> str | list[message_pb2.Message]:
+    """Return a text, or the message that it is with images before it; raises UsageError."""
+    if not images:
+        return text
+    try:
+        return [user_message(*images, text)]
+    except OSError as error:
+        raise UsageError(f"--image {error.filename!r} cannot be read: {(error.strerror or '').lower()}") from None
+    except ValueError as error:
+        raise UsageError(f"--image {error}") from None
 
 
 def read_file(path: Path) -> str:

@@ -66,6 +66,7 @@ def structured(
     context: options.Context = "",
     system: options.System = "",
     model: options.Model = "",
+    image: options.Image = None,
     stop: options.Stop = None,
     reasoning: options.Reasoning = "",
     max_tokens: options.MaxTokens = 0,
@@ -90,7 +91,8 @@ def structured(
             reasoning=reasoning,
             keep=keep,
         )
-        request = structured_request(options.read_text(text), options.read_schema(schema), system=system, **hints)
+        said = options.with_images(options.read_text(text), image)
+        request = structured_request(said, options.read_schema(schema), system=system, **hints)
     _answer(request, address, timeout, as_json=as_json)
 
 

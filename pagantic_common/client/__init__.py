@@ -15,6 +15,7 @@ from pagantic_common.client.requests import (
     score,
     structured_request,
     tool_result,
+    user_message,
     vote_request,
 )
 from pagantic_common.client.responses import raise_for_error
@@ -42,5 +43,6 @@ __all__ = [
     "score",
     "structured_request",
     "tool_result",
+    "user_message",
     "vote_request",
 ]

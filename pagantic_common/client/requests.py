@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 from pagantic.common.v1 import message_pb2
@@ -11,6 +12,7 @@ from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2, plan_pb2
 from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
 from pagantic_common.codec.messages import duration_from_proto, tool_definition_to_proto
+from pagantic_common.domain.images import media_type_of
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.text.json_text import dump_json
 
@@ -121,6 +123,27 @@ def ask_request(
     options["context"] = policy
     options.setdefault("citations", contract_pb2.Citations(max_claims=ASKED_CLAIMS))
     return chat_request(question, tools=[], **options)
+
+
+def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
+    """Make a user's message of texts and images in their order.
+
+    A path is the file of an image, and bytes are its content: PNG, JPEG, WebP or GIF. Raises ValueError for another
+    file, and OSError for one that cannot be read.
+    """
+    message = message_pb2.Message(role=message_pb2.ROLE_USER)
+    for part in parts:
+        if isinstance(part, str):
+            message.parts.add(text=part)
+            message.content += part
+            continue
+        data = part.read_bytes() if isinstance(part, Path) else part
+        media_type = media_type_of(data)
+        if not media_type:
+            name = repr(str(part)) if isinstance(part, Path) else f"a part of {len(data)} bytes"
+            raise ValueError(f"{name} is no PNG, JPEG, WebP or GIF")
+        message.parts.add(image=message_pb2.Image(media_type=media_type, data=data))
+    return message
 
 
 def tool_result(call: message_pb2.ToolCall, content: str) -> message_pb2.Message:

@@ -8,6 +8,7 @@ from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.fields import optional
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.images import Image, file_of, image_of, join_parts, split_content
 from pagantic_common.domain.messages import (
     Message,
     ModelInfo,
@@ -72,23 +73,50 @@ def message_to_proto(message: Message) -> message_pb2.Message:
         tool_call_id=message.tool_call_id,
         name=message.name,
         cut=message.cut,
+        parts=_parts_to_proto(message),
     )
 
 
+def _parts_to_proto(message: Message) -> list[message_pb2.ContentPart]:
+    if not message.images:
+        return []
+    return [_part_to_proto(part) for part in split_content(message.content, message.images)]
+
+
+def _part_to_proto(part: str | Image) -> message_pb2.ContentPart:
+    if isinstance(part, str):
+        return message_pb2.ContentPart(text=part)
+    return message_pb2.ContentPart(image=message_pb2.Image(media_type=part.media_type, data=file_of(part)))
+
+
 def message_from_proto(message: message_pb2.Message) -> Message:
-    """Decode a message; raises InvalidRequest for an unset or unknown role."""
+    """Decode a message; raises InvalidRequest for an unset or unknown role, and for parts that are not its content."""
     role = _ROLES.from_proto(message.role)
     if role is None:
         raise _unknown_role(message.role)
+    content, images = join_parts([_part_from_proto(part) for part in message.parts])
+    if message.parts and message.content not in ("", content):
+        raise InvalidRequest("a message's content is not the texts of its parts: leave content empty, or parts")
     return Message(
         role=role,
-        content=message.content,
+        content=content or message.content,
         reasoning=message.reasoning,
         tool_calls=tuple(tool_call_from_proto(call) for call in message.tool_calls),
         tool_call_id=message.tool_call_id,
         name=message.name,
         cut=message.cut,
+        images=images,
     )
+
+
+def _part_from_proto(part: message_pb2.ContentPart) -> str | Image:
+    match part.WhichOneof("part"):
+        case None:
+            raise InvalidRequest("a part of a message is empty: set its text or its image")
+        case "text":
+            return part.text
+        case _:
+            return image_of(part.image.media_type, part.image.data)
 
 
 def _unknown_role(number: int) -> InvalidRequest:

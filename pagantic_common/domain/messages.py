@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.images import Image, check_count, check_image
+
+IMAGES = "images"  # the capability of a model that takes images
 
 
 class Role(StrEnum):
@@ -30,7 +33,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; `cut` when a cancel or a timeout cut its text."""
+    """One turn of a conversation; `cut` when a cancel or a timeout cut its text. `images` stand in the content."""
 
     role: Role
     content: str = ""
@@ -39,6 +42,7 @@ class Message:
     tool_call_id: str = ""
     name: str = ""
     cut: bool = False
+    images: tuple[Image, ...] = ()
 
 
 class ToolSafety(StrEnum):
@@ -127,21 +131,27 @@ class ModelInfo:
 
 _FIELDS_OF_ROLE = {
     Role.SYSTEM: frozenset({"content"}),
-    Role.USER: frozenset({"content"}),
+    Role.USER: frozenset({"content", "images"}),
     Role.ASSISTANT: frozenset({"content", "reasoning", "tool_calls", "cut"}),
     Role.TOOL: frozenset({"content", "tool_call_id", "name"}),
 }
-_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut")
+_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "images")
 
 
 def check_message(message: Message, position: int) -> None:
     """Raise InvalidRequest when the message has a field that its role forbids, or lacks one that its role needs."""
     where = f"messages[{position}] ({message.role})"
     _check_fields(message, where)
+    for index, image in enumerate(message.images):
+        check_image(image, f"{where}: image {index}")
+    _check_content(message, where)
+
+
+def _check_content(message: Message, where: str) -> None:
     if message.role is Role.TOOL:
         if not is_id(message.tool_call_id) or not message.name:
             raise InvalidRequest(f"{where} needs tool_call_id and name")
-    elif not message.content and not message.tool_calls:
+    elif not (message.content or message.tool_calls or message.images):
         raise InvalidRequest(f"{where} has no content")
     for call in message.tool_calls:
         if not is_id(call.id) or not call.name:
@@ -161,6 +171,12 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise InvalidRequest("messages is empty: send at least one message, the last from the user")
     for position, message in enumerate(messages):
         check_message(message, position)
+    check_count(count_images(messages))
+
+
+def count_images(messages: Sequence[Message]) -> int:
+    """Return how many images messages have."""
+    return sum(len(message.images) for message in messages)
 
 
 def check_turn(messages: Sequence[Message]) -> None:

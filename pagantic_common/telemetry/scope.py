@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from opentelemetry import trace
 
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.calls.principal import LOCAL, Principal
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 
 _principal: ContextVar[Principal] = ContextVar("principal", default=LOCAL)

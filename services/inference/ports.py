@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ModelInfo
+from services.inference.core.decoding.images import DecodedImage, ImagePiece
 from services.inference.core.decoding.output import Matcher, Vocabulary
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.embedding import Vectors
@@ -202,6 +203,19 @@ class ChatTemplate(Protocol):
 
         `thinks` switches reasoning on or off in a template that supports it; None leaves the choice to the template.
         """
+
+
+class ImageEncoder(Protocol):
+    """A model's encoder of images. Only one thread at a time uses it."""
+
+    def encode(self, image: DecodedImage, *, only_counts: bool = False) -> tuple[ImagePiece, ...]:
+        """Return the pieces of an image in a prompt, in order; with `only_counts` they have no embeddings.
+
+        Raises Internal (INFERENCE_ENGINE_ERROR) when the encoder fails.
+        """
+
+    def close(self) -> None:
+        """Free the encoder. Nothing may be called afterwards; the model is freed later."""
 
 
 class RemoteEngine(Protocol):

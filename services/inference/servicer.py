@@ -33,7 +33,7 @@ from services.inference.convert.response import (
     score_response_to_proto,
     tuner_to_proto,
 )
-from services.inference.core.request_check import check_branches, check_prompt, check_request
+from services.inference.core.request_check import check_branches, check_prompt, check_request, check_scored
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -75,9 +75,11 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
         decoded = request_from_proto(request)
         check_request(decoded, max_priority=self._max_priority)
-        async with self._models.use(request.model) as served, aclosing(served.infers().infer(decoded)) as events:
-            async for event in events:
-                yield event_to_proto(event)
+        async with self._models.use(request.model) as served:
+            served.check_images(decoded.prompt)
+            async with aclosing(served.infers().infer(decoded)) as events:
+                async for event in events:
+                    yield event_to_proto(event)
 
     async def CancelCandidates(
         self, request: pb.CancelCandidatesRequest, context: Context
@@ -97,7 +99,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
         prompt = prompt_from_proto(request)
-        check_prompt(prompt)
+        check_scored(prompt)
         branches = branches_from_proto(request)
         check_branches(prompt, branches, request.continuations)
         async with self._models.use(request.model) as served:

@@ -50,6 +50,7 @@ class RemoteSettings(BaseModel):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens", description="field that limits the output"
     )
+    takes_images: bool = Field(False, description="whether the model takes images, which it gets as data URLs")
     extra_body: dict[str, Any] = Field(default_factory=dict, description="fields of every request; null leaves one out")
 
     @model_validator(mode="after")
@@ -58,6 +59,12 @@ class RemoteSettings(BaseModel):
             raise ValueError("api_key_env and api_key_file are both set: keep one of them")
         if self.api_key_env.upper().startswith(PREFIX):
             raise ValueError(f"api_key_env is {self.api_key_env!r}: variables with {PREFIX} are settings, rename it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_images(self) -> RemoteSettings:
+        if self.takes_images and self.serves != "text":
+            raise ValueError("takes_images is set: only a model that serves text takes images")
         return self
 
 
@@ -112,6 +119,9 @@ class InferenceSettings(InnerSettings):
     )
     models: dict[str, ExpandedPath] = Field(
         default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
+    )
+    projector_path: ExpandedPath = Field(
+        "", description="GGUF file of the image encoder (mmproj) of MODEL_PATH's model; empty: it takes no images"
     )
     default_model: str = Field("", description="alias of the default model; empty is the model of MODEL_PATH")
     remotes: Annotated[dict[str, RemoteSettings], _entries_of(RemoteSettings)] = Field(
@@ -203,6 +213,12 @@ class InferenceSettings(InnerSettings):
     def has_own_model(self) -> bool:
         """Whether the service loads a model of its own at its start."""
         return self.model_path != NO_MODEL
+
+    @model_validator(mode="after")
+    def _check_projector(self) -> InferenceSettings:
+        if self.projector_path and not self.has_own_model:
+            raise ValueError("PROJECTOR_PATH is set and MODEL_PATH is none: it belongs to the model of MODEL_PATH")
+        return self
 
     @model_validator(mode="after")
     def _check_prefixes(self) -> InferenceSettings:

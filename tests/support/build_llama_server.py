@@ -22,6 +22,7 @@ OPTIONS = (
     "-DLLAMA_CURL=OFF",
     "-DLLAMA_OPENSSL=OFF",
     *(f"-DLLAMA_BUILD_{name}=OFF" for name in NEEDLESS),
+    "-DLLAVA_BUILD=OFF",  # of the Python binding; it stays here for the name of the folder
 )
 
 

@@ -9,6 +9,7 @@ from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTem
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel
+from services.inference.app.preparing.preparation import Preparation
 from services.inference.app.preparing.prepared_request import RequestPreparer
 from services.inference.app.storing.submission import Submission
 from services.inference.app.tuning import Tuner
@@ -53,6 +54,7 @@ def generation_over(
     chat_template = JinjaChatTemplate(template, bos_token="", eos_token="")
     return Generation(
         submission=Submission(loop, storage, read_s=read_s),
+        preparation=Preparation(engine, window_tokens=engine.model.context_window),
         requests=RequestPreparer(
             engine, chat_template, may_draft=True, new_seed=lambda: 7, shared_prompts=shared_prompts
         ),

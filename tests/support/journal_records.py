@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.core.execution.events import Event

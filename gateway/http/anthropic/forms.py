@@ -19,11 +19,20 @@ class TextBlock(Form):
     text: str | None = None
 
 
+class SourceForm(Form):
+    """The data of an image; addresses are not fetched."""
+
+    type: str
+    media_type: str = ""
+    data: str = ""
+
+
 class BlockForm(Form):
-    """A block of a message: text, thinking, a call of a tool, or the result of one."""
+    """A block of a message: text, an image, thinking, a call of a tool, or the result of one."""
 
     type: str
     text: str | None = None
+    source: SourceForm | None = None
     thinking: str | None = None
     id: str | None = None
     name: str | None = None

@@ -16,7 +16,7 @@ from pagantic_common.domain.errors import InvalidRequest
 NO_CONTENT = "(no content)"  # The orchestrator takes no empty result of a tool, and this API does.
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ASSISTANT_BLOCKS = ("text", "thinking", "tool_use")
-_USER_BLOCKS = ("text", "tool_result")
+_USER_BLOCKS = ("text", "image", "tool_result")
 
 
 def system_request_of(form: MessagesForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
@@ -91,21 +91,35 @@ def _assistant_message(blocks: Sequence[BlockForm], place: str) -> dict[str, Any
 
 def _user_messages(blocks: Sequence[BlockForm], place: str) -> Iterator[dict[str, Any]]:
     """Yield the messages of the user and of the tools, in the order of their blocks."""
-    text = ""
+    parts: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         where = f"{place}[{index}]"
         _check_type(block, where, _USER_BLOCKS)
-        if block.type == "text":
-            text += _present(block.text, f"{where}.text")
+        if block.type != "tool_result":
+            parts.append(_part(block, where))
             continue
-        if text:
-            yield {"role": "user", "content": text}
-            text = ""
+        if _has_content(parts):
+            yield {"role": "user", "content": parts}
+        parts = []
         call_id = _present(block.tool_use_id, f"{where}.tool_use_id")
         content = _text(block.content or "", f"{where}.content") or NO_CONTENT
         yield {"role": "tool", "tool_call_id": call_id, "content": content}
-    if text or not blocks:
-        yield {"role": "user", "content": text}
+    if _has_content(parts) or not blocks:
+        yield {"role": "user", "content": parts}
+
+
+def _part(block: BlockForm, where: str) -> dict[str, Any]:
+    if block.type == "text":
+        return {"type": "text", "text": _present(block.text, f"{where}.text")}
+    if block.source is None or block.source.type != "base64":
+        raise InvalidRequest(
+            f"{where}.source is not of the type 'base64': addresses and files are not fetched, so send the image itself"
+        )
+    return {"type": "image_url", "image_url": f"data:{block.source.media_type};base64,{block.source.data}"}
+
+
+def _has_content(parts: Sequence[dict[str, Any]]) -> bool:
+    return any(part.get("text") or "image_url" in part for part in parts)
 
 
 def _call(block: BlockForm, where: str) -> dict[str, Any]:

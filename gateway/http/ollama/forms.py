@@ -37,7 +37,6 @@ class OllamaForm(Form):
     options: OptionsForm | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
     stream: bool | None = None
-    images: list[Any] | None = None
     pagantic: MoreFields | None = None
 
     @property
@@ -72,7 +71,7 @@ class OllamaTurnForm(Form):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None
     tool_calls: list[ToolCallForm] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -89,6 +88,7 @@ class GenerateForm(OllamaForm):
     """A request of `/api/generate`."""
 
     prompt: Annotated[str, Field(min_length=1)]
+    images: list[str] | None = None
     system: str | None = None
     raw: bool | None = None
     suffix: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from gateway.http.openai.requests import request_of
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.images import media_type_of
 
 # Chats have these options under the same names.
 _SHARED_OPTIONS = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
@@ -32,13 +34,15 @@ def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execut
         raise InvalidRequest("suffix is set: models here do not fill in texts, so leave suffix out")
     if form.raw:
         return _raw_request_of(form, alias, call_s)
-    messages = [{"role": "user", "content": form.prompt}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": _content(form.prompt, form.images, "images")}]
     if form.system:
         messages.insert(0, {"role": "system", "content": form.system})
     return _request_of(form, {"messages": messages}, alias, call_s)
 
 
 def _raw_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
+    if form.images:
+        raise InvalidRequest("images and raw are both set: a raw prompt has no place for an image, so leave raw out")
     if form.system:
         raise InvalidRequest("system and raw are both set: write the system prompt into the prompt, or leave raw out")
     request = text_request_of(read_form(_answer_fields(form), AnswerForm), form.prompt, alias, call_s)
@@ -54,7 +58,6 @@ def _request_of(form: OllamaForm, fields: dict[str, Any], alias: str, call_s: fl
 
 def _answer_fields(form: OllamaForm) -> dict[str, Any]:
     """Return what a form says of the answer, as OpenAI's API has it."""
-    _check_images(form.images, "images")
     options = form.options or OptionsForm()
     return {
         "model": form.model,
@@ -89,15 +92,15 @@ def _messages(messages: Sequence[OllamaTurnForm]) -> Iterator[dict[str, Any]]:
     waiting: list[tuple[str, str]] = []  # Ids and names of the calls that have no result yet.
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
-        _check_images(message.images, f"{place}.images")
+        content = _content(message.content or "", message.images, f"{place}.images")
         if message.role == "tool":
-            yield {"role": "tool", "content": message.content, "tool_call_id": _answered(message, waiting, place)}
+            yield {"role": "tool", "content": content, "tool_call_id": _answered(message, waiting, place)}
             continue
         calls = _calls(message, index)
         waiting += [(call["id"], call["function"]["name"]) for call in calls]
         yield {
             "role": message.role,
-            "content": message.content,
+            "content": content,
             "reasoning_content": message.thinking,
             "tool_calls": calls,
         }
@@ -130,6 +133,20 @@ def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: st
     raise InvalidRequest(f"{place} is the result of {named[:128]!r}: no call of a message before waits for it")
 
 
-def _check_images(images: Sequence[Any] | None, place: str) -> None:
-    if images:
-        raise InvalidRequest(f"{place} has {len(images)} images: models here read text alone")
+def _content(text: str, images: Sequence[str] | None, place: str) -> Any:
+    """Return a text with its images, which come first, as chats have them."""
+    if not images:
+        return text
+    parts = [_image(image, f"{place}[{index}]") for index, image in enumerate(images)]
+    return [*parts, {"type": "text", "text": text}]
+
+
+def _image(data: str, place: str) -> dict[str, Any]:
+    """Return an image, whose type its beginning tells."""
+    try:
+        media_type = media_type_of(base64.b64decode(data[:16]))
+    except ValueError:
+        media_type = ""
+    if not media_type:
+        raise InvalidRequest(f"{place} is no PNG, JPEG, WebP or GIF in base64")
+    return {"type": "image_url", "image_url": f"data:{media_type};base64,{data}"}

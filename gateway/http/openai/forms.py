@@ -47,12 +47,26 @@ MoreFields = Annotated[
 FormT = TypeVar("FormT", bound=Form)
 
 
+class ImageUrl(Form):
+    """Where an image is: a data URL, since addresses are not fetched."""
+
+    url: str
+
+
 class ContentPart(Form):
-    """A part of a message's content; only text and refusals can be read."""
+    """A part of a message's content: a text, a refusal or an image, which responses name by its address alone."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | str | None = None
+
+    @property
+    def data_url(self) -> str:
+        """The address of an image; empty without one."""
+        if isinstance(self.image_url, ImageUrl):
+            return self.image_url.url
+        return self.image_url or ""
 
 
 class CalledFunction(Form):

@@ -26,6 +26,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
+from pagantic_common.domain.images import read_data_url
 
 SEEDS = 1 << 64
 _TOKEN = re.compile("[0-9]{1,9}")
@@ -118,7 +119,7 @@ def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) 
 def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -> message_pb2.Message:
     if form.role == "function":
         raise InvalidRequest(f"{place}.role is 'function', which is of an earlier API: send 'tool' with a tool_call_id")
-    message = message_pb2.Message(role=_ROLES[form.role], content=_text_of(form, place))
+    message = _said(form, place)
     if form.role == "assistant":
         message.reasoning = form.reasoning_content or ""
         message.tool_calls.extend(
@@ -134,18 +135,40 @@ def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -
     return message
 
 
+def _said(form: MessageForm, place: str) -> message_pb2.Message:
+    """Return a message with its role and its content, and with parts if there is an image."""
+    parts = _parts_of(form, place)
+    message = message_pb2.Message(role=_ROLES[form.role], content="".join(part.text for part in parts))
+    if not any(part.HasField("image") for part in parts):
+        return message
+    if form.role != "user":
+        raise InvalidRequest(
+            f"{place} is of the role {form.role!r} and has an image: only a user's messages have images"
+        )
+    message.parts.extend(parts)
+    return message
+
+
 def _call(call: CallForm, place: str) -> message_pb2.ToolCall:
     if call.function is None:
         raise InvalidRequest(f"{place} calls no function, and only functions are known")
     return message_pb2.ToolCall(id=call.id, name=call.function.name, arguments_json=call.function.arguments or "{}")
 
 
-def _text_of(form: MessageForm, place: str) -> str:
-    if form.content is None:
-        return form.refusal or ""
-    if isinstance(form.content, str):
-        return form.content
-    return "".join(_part_text(part, f"{place}.content[{index}]") for index, part in enumerate(form.content))
+def _parts_of(form: MessageForm, place: str) -> list[message_pb2.ContentPart]:
+    if isinstance(form.content, list):
+        return [_part_of(part, f"{place}.content[{index}]") for index, part in enumerate(form.content)]
+    text = form.content
+    if text is None:
+        text = form.refusal or ""
+    return [message_pb2.ContentPart(text=text)]
+
+
+def _part_of(part: ContentPart, place: str) -> message_pb2.ContentPart:
+    if part.type == "image_url":
+        media_type, data = read_data_url(part.data_url, f"{place}.image_url")
+        return message_pb2.ContentPart(image=message_pb2.Image(media_type=media_type, data=data))
+    return message_pb2.ContentPart(text=_part_text(part, place))
 
 
 def _part_text(part: ContentPart, place: str) -> str:
@@ -153,7 +176,9 @@ def _part_text(part: ContentPart, place: str) -> str:
     if part.type == "refusal":
         text = part.refusal
     if part.type not in ("text", "refusal") or text is None:
-        raise InvalidRequest(f"{place} has the type {part.type[:64]!r}: models here read parts of the type 'text'")
+        raise InvalidRequest(
+            f"{place} has the type {part.type[:64]!r}: models here read the types 'text' and 'image_url'"
+        )
     return text
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.domain.ids import require_id

@@ -46,10 +46,15 @@ class EngineOptions:
 
 
 class TokenBatch:
-    """A llama_batch over our own arrays, which are filled without a call per token."""
+    """A llama_batch over our own arrays, which are filled without a call per token.
 
-    def __init__(self, capacity: int) -> None:
+    With `dimensions` it takes embeddings of images in place of tokens; it leaves out slices of the other kind.
+    """
+
+    def __init__(self, capacity: int, dimensions: int = 0) -> None:
         self._tokens = np.zeros(capacity, dtype=np.int32)
+        self._embeddings = np.zeros((capacity, dimensions), dtype=np.float32)
+        self._has_embeddings = dimensions > 0
         self._positions = np.zeros(capacity, dtype=np.int32)
         self._counts = np.ones(capacity, dtype=np.int32)
         self._sequences = np.zeros(capacity, dtype=np.int32)
@@ -61,8 +66,8 @@ class TokenBatch:
         )
         self.batch = llama_cpp.llama_batch(
             n_tokens=0,
-            token=self._tokens.ctypes.data_as(int32_p),
-            embd=None,
+            token=None if dimensions else self._tokens.ctypes.data_as(int32_p),
+            embd=self._embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if dimensions else None,
             pos=self._positions.ctypes.data_as(int32_p),
             n_seq_id=self._counts.ctypes.data_as(int32_p),
             seq_id=self._sequence_rows,
@@ -73,8 +78,13 @@ class TokenBatch:
         """Write the slices into the batch and return the number of wanted rows of logits."""
         start = rows = 0
         for part in slices:
+            if (part.embeddings is not None) != self._has_embeddings:
+                continue
             end = start + len(part.tokens)
-            self._tokens[start:end] = part.tokens
+            if part.embeddings is None:
+                self._tokens[start:end] = part.tokens
+            else:
+                self._embeddings[start:end] = part.embeddings
             self._positions[start:end] = range(part.position, part.position + len(part.tokens))
             self._sequences[start:end] = part.sequence_id
             self._wanted[start:end] = 0
@@ -156,11 +166,17 @@ class LlamaCppEngine:
         self._batch = TokenBatch(self._max_batch_tokens)
         self._logits_at: tuple[int, int] = (0, 0)
         self._logits_there: Logits
+        self._image_batch: TokenBatch | None = None
 
     @property
     def model(self) -> ModelInfo:
         """The model's description."""
         return self._info
+
+    @property
+    def weights(self) -> llama_cpp.llama_model_p:
+        """The loaded model, for an image encoder, which must be closed first."""
+        return self._model
 
     @property
     def vocabulary(self) -> LlamaVocabulary:
@@ -247,7 +263,7 @@ class LlamaCppEngine:
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the wanted rows of logits, in order."""
         rows = self._batch.fill(slices)
-        code = llama_cpp.llama_decode(self._context, self._batch.batch)
+        code = self._decode_images(slices) or self._run(self._batch)
         if code != 0:
             for part in slices:
                 self.truncate(part.sequence_id, part.position)
@@ -269,6 +285,22 @@ class LlamaCppEngine:
             self._logits_at = (address, rows)
             self._logits_there = np.ctypeslib.as_array(pointer, shape=(rows, self._vocabulary.size))
         return self._logits_there
+
+    def _decode_images(self, slices: Sequence[Slice]) -> int:
+        """Decode embeddings, which llama.cpp takes in a batch of their own; return its code, 0 without any."""
+        if all(part.embeddings is None for part in slices):
+            return 0
+        if self._image_batch is None:
+            dimensions = int(llama_cpp.llama_model_n_embd_inp(self._model))
+            self._image_batch = TokenBatch(self._max_batch_tokens, dimensions)
+        self._image_batch.fill(slices)
+        return self._run(self._image_batch)
+
+    def _run(self, filled: TokenBatch) -> int:
+        """Decode a batch and return llama.cpp's code, 0 for an empty one."""
+        if not filled.batch.n_tokens:
+            return 0
+        return int(llama_cpp.llama_decode(self._context, filled.batch))
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Let `target` share the first `length` tokens of `source`."""

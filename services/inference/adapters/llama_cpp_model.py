@@ -34,14 +34,15 @@ _MARKED = _CONTROL | _USER_DEFINED
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def _forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+def forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    """Forward one message of llama.cpp to our log."""
     if level >= _GGML_LOG_LEVEL_WARN and (message := text.decode("utf-8", "replace").strip(" .\n")):
         log.debug("llama.cpp", message=message)
 
 
 def forward_logs() -> None:
     """Forward the messages of llama.cpp to our log instead of stderr."""
-    llama_cpp.llama_log_set(_forward_log, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(forward_log, ctypes.c_void_p(0))
 
 
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import llama_cpp
 from llama_cpp._ggml import libggml
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
-from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.domain.messages import IMAGES, ModelInfo
 from services.inference.adapters.default_model import sha256_of
 from services.inference.adapters.llama_cpp_model import forward_logs, read_metadata
 from services.inference.core import embedding, pairs
@@ -26,11 +27,11 @@ _RANK_POOLING = str(llama_cpp.LLAMA_POOLING_TYPE_RANK)
 _HEADS = (b"cls.weight", b"cls.output.weight")  # tensors of a classification head; each may be alone
 
 
-def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
-    """Return a model's description.
+def describe_model(path: Path, *, alias: str, context_tokens: int, projector: Path | None = None) -> ModelInfo:
+    """Return a model's description; with the file of a projector it takes images.
 
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model, or if it neither generates text
-    nor makes embeddings, nor scores pairs.
+    nor makes embeddings, nor scores pairs; also for a projector that is not a file, or of no use to it.
     """
     if not path.is_file():
         raise PreconditionFailed(
@@ -46,9 +47,26 @@ def describe_model(path: Path, *, alias: str, context_tokens: int) -> ModelInfo:
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
     try:
-        return _describe(model, path, alias, context_tokens)
+        info = _describe(model, path, alias, context_tokens)
     finally:
         llama_cpp.llama_model_free(model)
+    if projector is None:
+        return info
+    _check_projector(info, projector)
+    return replace(info, capabilities=(*info.capabilities, IMAGES))
+
+
+def _check_projector(info: ModelInfo, projector: Path) -> None:
+    problem = ""
+    if not projector.is_file():
+        problem = "has a projector that is not a file"
+    elif info.capabilities != CHAT_CAPABILITIES:
+        problem = "takes no conversations, and so no images"
+    if problem:
+        raise PreconditionFailed(
+            f"model {info.name!r} {problem}: correct PROJECTOR_PATH, {str(projector)!r}, or leave it empty",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
 
 
 def check_digest(path: Path, *, alias: str, sha256: str) -> None:

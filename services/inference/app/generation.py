@@ -31,6 +31,7 @@ class Generation:
         self,
         *,
         submission: Submission,
+        preparation: Preparation,
         requests: RequestPreparer,
         constraints: ConstraintCompiler,
         clock: Clock,
@@ -39,7 +40,7 @@ class Generation:
         self.submission = submission
         self.loop = submission.loop
         self.engine: TextEngine = self.loop.engine
-        self.preparation = Preparation(self.engine, window_tokens=self.engine.model.context_window)
+        self.preparation = preparation
         self._requests = requests
         self._constraints = constraints
         self._clock = clock
@@ -114,7 +115,8 @@ class Generation:
     async def prompt_tokens(self, prompt: ChatPrompt | str) -> list[int]:
         """Return a prompt as the model sees it."""
         self._check_size(prompt)
-        return await self.preparation.run(self._requests.tokenize, prompt)
+        images = await self.preparation.encode_images(prompt, only_counts=True)
+        return await self.preparation.run(self._requests.tokenize, prompt, images)
 
     async def ending_tokens(
         self, prompt: ChatPrompt | str, endings: Sequence[str]
@@ -170,7 +172,8 @@ class Generation:
         matcher = None
         if constraint is not None:
             matcher = await self._constraints.start(constraint)
-        return await self.preparation.run(self._requests.prepare, request, matcher)
+        images = await self.preparation.encode_images(request.prompt)
+        return await self.preparation.run(self._requests.prepare, request, matcher, images)
 
     def _check_size(self, prompt: Prompt) -> None:
         match prompt:

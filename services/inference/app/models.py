@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError, Unavailable
-from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.domain.messages import IMAGES, ModelInfo, count_images
 from services.inference.app.generation import Generation
 from services.inference.app.pooling.pair_scoring import PairScoring
 from services.inference.app.workload import EmbeddingWorkload, Load, TextWorkload, Workload
 from services.inference.core import embedding, pairs
-from services.inference.core.generation import ChatPrompt
+from services.inference.core.generation import ChatPrompt, Prompt
 
 RETRY_AFTER_S = 5.0
 COOL_DOWN_S = 5.0  # between two attempts to load a model that fails
@@ -55,6 +55,13 @@ class ServedModel:
         """Return the generation whose engine tells probabilities of given text; raises InvalidRequest without one."""
         return self._work_of(Generation, "tells no probabilities of given text: name a model that this service loads")
 
+    def check_images(self, prompt: Prompt) -> None:
+        """Raise InvalidRequest (CONFIG_NO_ENGINE) for a prompt with images that the model does not take."""
+        if not isinstance(prompt, ChatPrompt) or IMAGES in self.info.capabilities:
+            return
+        if count_images(prompt.messages):
+            raise self._refusal("takes no images: leave them out, or name a model with the capability 'images'")
+
     def embeds(self) -> EmbeddingWorkload:
         """Return the embedding of texts; raises InvalidRequest for another kind of model."""
         if not isinstance(self.workload, EmbeddingWorkload):
@@ -70,6 +77,7 @@ class ServedModel:
         counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
+        self.check_images(chat)
         return counts, await self.infers().count_chat(chat)
 
     def _work_of(self, kind: type[WorkT], problem: str) -> WorkT:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Value = bool | int | float | str | Sequence[str] | Sequence[int]
+Value = bool | int | float | str | Sequence[str] | Sequence[int] | Sequence[float]
 Tensor = NDArray[np.float16] | NDArray[np.float32]
 
 _VERSION = 3
@@ -20,7 +20,7 @@ _TENSOR_TYPES = {"float32": 0, "float16": 1}
 def gguf_parts(metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
     """Yield the header of a file and then the data of each tensor.
 
-    The elements of a sequence in the metadata are texts only, or integers only. Integers have 32 bits.
+    The elements of a sequence in the metadata are of one type. Numbers have 32 bits.
     """
     header = [b"GGUF", struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
     header += [_text(key) + _value(value) for key, value in metadata.items()]
@@ -43,10 +43,18 @@ def _value(value: Value) -> bytes:
             return struct.pack("<If", _FLOAT32, value)
         case str():
             return struct.pack("<I", _STRING) + _text(value)
-        case [str(), *_]:
-            return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_text, value))
         case _:
-            return struct.pack(f"<IIQ{len(value)}i", _ARRAY, _INT32, len(value), *value)
+            return _array(value)
+
+
+def _array(values: Sequence[str] | Sequence[int] | Sequence[float]) -> bytes:
+    match values:
+        case [str(), *_]:
+            return struct.pack("<IIQ", _ARRAY, _STRING, len(values)) + b"".join(map(_text, values))
+        case [float(), *_]:
+            return struct.pack(f"<IIQ{len(values)}f", _ARRAY, _FLOAT32, len(values), *values)
+        case _:
+            return struct.pack(f"<IIQ{len(values)}i", _ARRAY, _INT32, len(values), *values)
 
 
 def _text(text: object) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
-from pagantic_common.domain.messages import Role, ToolDefinition, check_message
+from pagantic_common.domain.messages import Role, ToolDefinition, check_messages, count_images
 from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import (
@@ -73,8 +73,7 @@ def check_prompt(prompt: Prompt) -> None:
         return
     if not prompt.messages:
         raise InvalidRequest("chat.messages is empty")
-    for position, message in enumerate(prompt.messages):
-        check_message(message, position)
+    check_messages(prompt.messages)
     names: set[str] = set()
     for tool in prompt.tools:
         check_tool_name(tool.name)
@@ -82,6 +81,13 @@ def check_prompt(prompt: Prompt) -> None:
             raise InvalidRequest(f"two tools are named {tool.name!r}")
         names.add(tool.name)
         _check_parameters(tool)
+
+
+def check_scored(prompt: Prompt) -> None:
+    """Raise InvalidRequest for a prompt whose continuations cannot be scored."""
+    check_prompt(prompt)
+    if isinstance(prompt, ChatPrompt) and count_images(prompt.messages):
+        raise InvalidRequest("Score reads text alone: leave the images out, or use Infer")
 
 
 def check_branches(prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], continuations: Sequence[str]) -> None:

@@ -17,14 +17,14 @@ from services.inference.adapters.conversion.embedding_model import (
 )
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
-from services.inference.adapters.llguidance_constraints import Workers
 from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
-from services.inference.wiring.pooling import load_pooled
-from services.inference.wiring.text_generation import load_generation
+from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.workloads.pooling import load_pooled
+from services.inference.wiring.workloads.text_generation import load_generation
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 
@@ -35,7 +35,7 @@ class ModelLoader:
     Args:
         settings: The models.
         own: The file of the model that is loaded at the start; None for none.
-        workers: Try constraints.
+        workers: Try constraints, and decode images.
         storage_of: Returns the store of a model's prefixes, by what tells its files from others; None for none.
         convert: Returns the file to load for a text model of `own`, whose hash was checked; None loads `own`.
 
@@ -49,7 +49,7 @@ class ModelLoader:
         self,
         settings: InferenceSettings,
         own: Path | None,
-        workers: Workers,
+        workers: AllWorkers,
         storage_of: Callable[[str], ModelStorage] | None = None,
         convert: Callable[[Path], Path] | None = None,
     ) -> None:
@@ -58,23 +58,31 @@ class ModelLoader:
         self._storage_of = storage_of
         self._options = EngineOptions()
         self._paths = _paths_of(settings, own)
+        self._projectors = _projectors_of(settings, own)
         for alias in self._paths:
             self._check_digest(alias)
-        infos = {
-            alias: describe_model(path, alias=alias, context_tokens=settings.context_tokens)
-            for alias, path in self._paths.items()
-        }
         self.own_file = own
         self._loaded_files = dict(self._paths)
-        alias = next(iter(self._paths), "")
-        if own is not None and convert is not None and not embedder_kind(infos[alias]):
-            self.own_file = self._loaded_files[alias] = convert(own)
-        self.specs = [ModelSpec(info, self._loaded_files[alias].stat().st_size) for alias, info in infos.items()]
+        self.specs = [self._describe(alias) for alias in self._paths]
+        if own is not None and convert is not None and not embedder_kind(self.specs[0].info):
+            self._load_own_from(convert(own))
         self.bundled: list[ModelSpec] = []
         taken = {*self._paths, *settings.remotes, *settings.routes}
         if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
             info = describe_embedding_model(context_tokens=settings.context_tokens)
             self.bundled.append(ModelSpec(info, SIZE_BYTES))
+
+    def _describe(self, alias: str) -> ModelSpec:
+        projector, context_tokens = self._projectors.get(alias), self._settings.context_tokens
+        info = describe_model(self._paths[alias], alias=alias, context_tokens=context_tokens, projector=projector)
+        files = [file for file in (self._loaded_files[alias], projector) if file is not None]
+        return ModelSpec(info, sum(file.stat().st_size for file in files))
+
+    def _load_own_from(self, file: Path) -> None:
+        """Let the engine load another file for the first model."""
+        alias = self.specs[0].info.name
+        self.own_file = self._loaded_files[alias] = file
+        self.specs[0] = self._describe(alias)
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""
@@ -123,9 +131,20 @@ def _paths_of(settings: InferenceSettings, own: Path | None) -> dict[str, Path]:
     """Return the files by alias, the own one first; raises InvalidRequest for a hash of another alias."""
     paths: dict[str, Path] = {}
     if own is not None:
-        paths[settings.model_name or own.stem] = own
+        paths[_own_alias(settings, own)] = own
     paths |= {alias: Path(path) for alias, path in settings.models.items()}
     if unknown := sorted(set(settings.model_sha256) - set(paths)):
         known = ", ".join(map(repr, paths))
         raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
     return paths
+
+
+def _projectors_of(settings: InferenceSettings, own: Path | None) -> dict[str, Path]:
+    """Return the files of image encoders by the alias of their model."""
+    if own is None or not settings.projector_path:
+        return {}
+    return {_own_alias(settings, own): Path(settings.projector_path)}
+
+
+def _own_alias(settings: InferenceSettings, own: Path) -> str:
+    return settings.model_name or own.stem

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
-from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.domain.messages import IMAGES, ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.remote.openai_engine import Endpoint, OpenAiEngine
 from services.inference.adapters.remote.transport import ConnectionLimits
@@ -16,7 +16,7 @@ from services.inference.app.workload import Workload
 from services.inference.core import embedding
 from services.inference.core.remote.requests import RemoteModel
 from services.inference.settings import InferenceSettings, RemoteSettings
-from services.inference.wiring.text_generation import new_seed
+from services.inference.wiring.workloads.preparing import new_seed
 
 REMOTE = "remote"
 TEXT_CAPABILITIES = ("chat", "tools", "json_schema", REMOTE)
@@ -26,6 +26,8 @@ EMBEDDING_CAPABILITIES = (embedding.CAPABILITY, REMOTE)
 def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:
     """Return the description of a model of another engine, which is not asked for it."""
     capabilities = TEXT_CAPABILITIES if settings.serves == "text" else EMBEDDING_CAPABILITIES
+    if settings.takes_images:
+        capabilities = (*capabilities, IMAGES)
     return ModelInfo(alias, settings.context_window, capabilities)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from pagantic_common.rpc.access.registration import Registration
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
-from services.inference.wiring.constraint_workers import open_workers
 from services.inference.wiring.load_metrics import report_load
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.own_model.tuning import open_tuner
@@ -18,6 +17,7 @@ from services.inference.wiring.own_model.untuned import open_untuned
 from services.inference.wiring.own_model.weights import own_weights
 from services.inference.wiring.prefix_storage import open_storage
 from services.inference.wiring.registrations import make_registrations
+from services.inference.wiring.workers import open_workers
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
 from pagantic_common.codec.fields import decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from services.orchestrator.convert.lifecycle import timestamp_to_proto
 from services.orchestrator.convert.payload import decode_payload, encode_payload
 from services.orchestrator.core.execution.events import Event

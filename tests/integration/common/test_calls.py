@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Overloaded
 from pagantic_common.rpc.access.registration import Registration

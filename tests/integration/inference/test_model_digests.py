@@ -10,6 +10,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.model_file import check_digest
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
+from services.inference.wiring.workers import AllWorkers
 
 OTHER = "0" * 64
 
@@ -47,7 +48,7 @@ def test_a_file_that_is_gone_or_split_is_refused(file):
 
 
 def loader(path, **settings):
-    return ModelLoader(InferenceSettings(port=0, **settings), path, ThreadWorkers())
+    return ModelLoader(InferenceSettings(port=0, **settings), path, AllWorkers(ThreadWorkers()))
 
 
 def test_the_engine_does_not_read_a_file_that_is_not_the_named_one(file):

@@ -25,6 +25,7 @@ from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS
 from services.inference.core.tuning import Tuning
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
+from services.inference.wiring.workers import AllWorkers
 from tests.support.replicas import Replicas
 
 SYSTEM = " ".join(
@@ -47,7 +48,7 @@ async def replica(folder, *, room=ROOM, flash_attention=False):
     """A replica in this process; it yields a function that asks it."""
     settings = InferenceSettings(port=0, context_tokens=1024, parked_mib=200, drafting=False)
     storage = BlockStorage(PrefixFolder(folder, room))
-    loader = ModelLoader(settings, find_default_model(), ThreadWorkers(), partial(ModelStorage, storage))
+    loader = ModelLoader(settings, find_default_model(), AllWorkers(ThreadWorkers()), partial(ModelStorage, storage))
     loader.set_options(Tuning(threads=1, flash_attention=flash_attention), use_extra_bufts=True)
     served = await loader.load(loader.specs[0])
 

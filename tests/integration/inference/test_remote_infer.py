@@ -8,7 +8,9 @@ import pytest
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic_common.client import user_message
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, NotFound
+from pagantic_common.domain.images import ESTIMATED_TOKENS, image_of
 from pagantic_common.rpc.call import call_stream, call_unary
 from tests.support.engine_server import (
     DONE,
@@ -22,6 +24,7 @@ from tests.support.engine_server import (
     usage,
 )
 from tests.support.remote_app import models_of, remote
+from tests.support.sample_images import sample_image
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}}}'
 TOOL = message_pb2.ToolDefinition(
@@ -86,6 +89,42 @@ async def test_only_what_the_caller_set_is_sent(engine, stub):
     }
     assert headers["user-agent"] == "pagantic"
     assert not [name for name in headers if name.startswith(("x-", "openai", "authorization"))]
+
+
+async def see(stub, **fields):
+    prompt = generation_pb2.ChatPrompt(messages=[user_message("What is ", sample_image(), "this?")])
+    return await collect(stub, pb.InferRequest(chat=prompt, **fields))
+
+
+async def test_an_image_is_sent_as_a_data_url_in_its_place(engine, stub_of):
+    stub = await stub_of(models_of({"big": remote(engine.url, takes_images=True)}))
+    await see(stub)
+    url = image_of("image/png", sample_image()).url
+    assert engine.last["messages"][0]["content"] == [
+        {"type": "text", "text": "What is "},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "this?"},
+    ]
+    counted = pb.CountTokensRequest(chat=generation_pb2.ChatPrompt(messages=[user_message(sample_image())]))
+    reply = await call_unary("inference", stub.CountTokens, counted)
+    assert reply.is_estimate
+    assert reply.chat_tokens > ESTIMATED_TOKENS
+
+
+async def test_an_engine_that_takes_no_images_gets_none(engine, stub):
+    with pytest.raises(InvalidRequest, match="model 'big' takes no images: leave them out") as refused:
+        await see(stub)
+    assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
+    assert not engine.asked
+
+
+async def test_a_route_takes_images_if_all_its_models_do(engine, stub_of):
+    remotes = {"seeing": remote(engine.url, takes_images=True), "blind": remote(engine.url)}
+    routes = {"both": {"models": ["seeing", "blind"]}, "one": {"models": ["seeing"]}}
+    stub = await stub_of(models_of(remotes, routes))
+    await see(stub, model="one")
+    with pytest.raises(InvalidRequest, match="model 'both' takes no images"):
+        await see(stub, model="both")
 
 
 async def test_sampling_stop_seed_and_reasoning_are_sent(engine, stub):

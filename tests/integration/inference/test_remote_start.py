@@ -8,6 +8,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
 from services.inference.wiring.model_loading import ModelLoader
+from services.inference.wiring.workers import AllWorkers
 from tests.support.remote_app import remote
 
 FAR = {"far": remote("https://engine.example/v1")}
@@ -18,7 +19,7 @@ def names_of(*, has_own=True, **settings):
     if not has_own:
         settings["model_path"] = "none"
     made = InferenceSettings(port=0, model_name="own", **settings)
-    loader = ModelLoader(made, find_default_model() if has_own else None, ThreadWorkers())
+    loader = ModelLoader(made, find_default_model() if has_own else None, AllWorkers(ThreadWorkers()))
     return [info.name for info in make_models(made, loader).infos]
 
 

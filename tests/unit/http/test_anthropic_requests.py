@@ -1,5 +1,6 @@
 """Requests of Anthropic's clients, and the requests of the orchestrator that they become."""
 
+import base64
 import json
 
 import pytest
@@ -13,6 +14,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
+from tests.support.sample_images import sample_image
 from tests.unit.http.test_requests import JSON_VALUES
 
 SYSTEM, USER = message_pb2.ROLE_SYSTEM, message_pb2.ROLE_USER
@@ -131,11 +133,28 @@ def test_the_extension_is_a_request_of_the_orchestrator():
     assert (made.mode, made.voting.n, made.request_id) == (execution_pb2.MODE_REDUNDANT, 3, "mine")
 
 
+def test_an_image_keeps_its_place_among_the_blocks():
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(sample_image()).decode()}
+    blocks = [{"type": "text", "text": "a"}, {"type": "image", "source": source}, {"type": "text", "text": "b"}]
+    (message,) = request(heard(*blocks)).messages
+    assert [part.text for part in message.parts] == ["a", "", "b"]
+    assert message.parts[1].image.data == sample_image()
+
+
+def test_an_image_after_a_result_is_the_users():
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(sample_image()).decode()}
+    made = request(HI, CALLING, heard(result("1"), {"type": "image", "source": source})).messages
+    assert [message.role for message in made[2:]] == [message_pb2.ROLE_TOOL, message_pb2.ROLE_USER]
+    assert made[3].parts[0].image.media_type == "image/png"
+
+
 @pytest.mark.parametrize(
     ("messages", "fields", "words"),
     [
         ([HI, {"role": "assistant", "content": "a"}], {}, r"^messages\[1\]\.role is 'assistant'"),
-        ([heard({"type": "image"})], {}, r"^messages\[0\]\.content\[0\] has the type 'image': models here read text, "),
+        ([heard({"type": "image"})], {}, r"^messages\[0\]\.content\[0\]\.source is not of the type 'base64'"),
+        ([heard({"type": "image", "source": {"type": "url", "url": "https://a.b/c"}})], {}, "addresses and files are"),
+        ([heard({"type": "document"})], {}, r"^messages\[0\]\.content\[0\] has the type 'document': models here read"),
         ([heard(CALL)], {}, r"^messages\[0\]\.content\[0\] has the type 'tool_use'"),
         ([HI, {"role": "assistant", "content": [{"type": "tool_use"}]}, HI], {}, r"content\[0\]\.name is missing"),
         ([heard({"type": "text"})], {}, r"^messages\[0\]\.content\[0\]\.text is missing"),

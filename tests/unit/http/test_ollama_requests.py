@@ -1,5 +1,6 @@
 """Requests of Ollama's clients, and the requests of the orchestrator that they become."""
 
+import base64
 import json
 
 import pytest
@@ -13,10 +14,12 @@ from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
+from tests.support.sample_images import GIF, sample_image
 from tests.unit.http.test_requests import CLOCK, JSON_VALUES
 
 SYSTEM, USER = message_pb2.ROLE_SYSTEM, message_pb2.ROLE_USER
 ASSISTANT, TOOL = message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
+PICTURE = base64.b64encode(sample_image(GIF)).decode()
 HI = {"role": "user", "content": "hi"}
 
 
@@ -141,16 +144,25 @@ def test_a_stream_is_what_clients_get_if_they_say_nothing():
     assert not form_of(stream=False).streams
 
 
+def test_images_come_before_the_text_with_the_type_that_they_begin_like():
+    for made in (chat({**HI, "images": [PICTURE]}), generate(images=[PICTURE])):
+        image, text = made.messages[-1].parts
+        assert (image.image.media_type, image.image.data) == ("image/gif", sample_image(GIF))
+        assert text.text == HI["content"]
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [
         (lambda: generate(raw=True, system="be brief"), "^system and raw are both set"),
         (lambda: generate(raw=True, suffix="}"), "^suffix is set"),
-        (lambda: generate(raw=True, images=["aGk="]), "^images has 1 images"),
+        (lambda: generate(raw=True, images=[PICTURE]), "^images and raw are both set"),
         (lambda: generate(suffix="}"), "^suffix is set"),
-        (lambda: generate(images=["aGk="]), "^images has 1 images"),
+        (lambda: generate(images=["aGk="]), r"^images\[0\] is no PNG"),
+        (lambda: generate(images=["?"]), r"^images\[0\] is no PNG"),
         (lambda: generate(""), "^prompt: "),
-        (lambda: chat({**HI, "images": ["aGk="]}), r"^messages\[0\]\.images has 1 images"),
+        (lambda: chat({**HI, "images": ["aGk="]}), r"^messages\[0\]\.images\[0\] is no PNG"),
+        (lambda: chat(HI, {"role": "assistant", "images": [PICTURE]}, HI), "only a user's messages have images"),
         (lambda: chat(HI, result("noon")), r"^messages\[1\] is the result of ''"),
         (lambda: chat(HI, calling("clock"), result("on", tool_name="lamp")), r"^messages\[2\] is the result of 'lamp'"),
         (lambda: chat(HI, calling("clock"), result("1"), result("2")), r"^messages\[3\] is the result of ''"),

@@ -11,9 +11,13 @@ from gateway.http.openai.requests import SEEDS, request_of
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.images import image_of
+from tests.support.sample_images import sample_image
 
 CALL_S = 60.0
+ICON_URL = image_of("image/png", sample_image()).url
 USER = {"role": "user", "content": "What time is it?"}
 CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells the time.", "parameters": {"a": 1}}}
 LAMP = {"type": "function", "function": {"name": "lamp"}}
@@ -62,10 +66,31 @@ def test_text_parts_and_refusals_are_joined():
     assert request([{"role": "assistant", "refusal": "no"}]).messages[0].content == "no"
 
 
-def test_a_part_that_is_no_text_is_refused_by_its_place():
-    image = {"type": "image_url", "image_url": {"url": "data:,"}}
-    with pytest.raises(InvalidRequest, match=r"^messages\[1\]\.content\[1\] has the type 'image_url'"):
-        request([USER, {"role": "user", "content": [{"type": "text", "text": "a"}, image]}])
+def image(url):
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+
+
+def test_an_image_keeps_its_place_among_the_texts():
+    parts = [{"type": "text", "text": "What is "}, image(ICON_URL), {"type": "text", "text": "this?"}]
+    (message,) = request([{"role": "user", "content": parts}]).messages
+    assert [part.WhichOneof("part") for part in message.parts] == ["text", "image", "text"]
+    assert (message.parts[1].image.media_type, message.parts[1].image.data) == ("image/png", sample_image())
+    assert message_from_proto(message).content == "What is this?"
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "wrong"),
+    [
+        ("user", image("https://example.com/cat.png"), r"content\[1\]\.image_url is no data URL.* not fetched"),
+        ("user", image("data:image/png;base64,?"), r"content\[1\]\.image_url is no base64"),
+        ("user", {"type": "image_url"}, r"content\[1\]\.image_url is no data URL"),
+        ("user", {"type": "input_audio"}, r"content\[1\] has the type 'input_audio'"),
+        ("system", image(ICON_URL), "of the role 'system' and has an image"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_refused_by_its_place(role, part, wrong):
+    with pytest.raises(InvalidRequest, match=rf"^messages\[1\].*{wrong}"):
+        request([USER, {"role": role, "content": [{"type": "text", "text": "a"}, part]}, USER])
 
 
 def test_the_reasoning_and_calls_of_the_assistant_are_kept():

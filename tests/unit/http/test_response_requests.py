@@ -12,6 +12,8 @@ from gateway.http.openai.responses.requests import head_of, system_request_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest, NotFound
+from pagantic_common.domain.images import image_of
+from tests.support.sample_images import sample_image
 
 USER, ASSISTANT, TOOL = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
 CALL = {"type": "function_call", "call_id": "c1", "name": "clock", "arguments": '{"zone":"UTC"}'}
@@ -91,7 +93,8 @@ def test_a_prompt_is_a_template_of_the_deployment():
         ({"input": None}, "input is missing"),
         ({"input": []}, "input is missing"),
         ({"input": [{"content": "hi"}]}, r"input\[0\].role is missing"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, r"input\[0\]\[0\] has the type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, r"input\[0\]\[0\] has the type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "is no data URL"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, r"input\[0\] has the type 'item_reference': send message"),
         ({"input": [{**CALL, "call_id": None}]}, r"input\[0\].call_id is missing"),
         ({"input": [OUTPUT]}, "no tool call of a message before"),
@@ -155,3 +158,13 @@ def test_messages_are_items_again():
     assert [item["type"] for item in told] == ["message", "function_call", "function_call_output"]
     assert len({item["id"] for item in told}) == len(told)
     assert said(request(input=told)) == said(request(input=items))
+
+
+def test_an_image_keeps_its_place_and_is_an_item_again():
+    url = image_of("image/png", sample_image()).url
+    content = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": url}]
+    made = request(input=[{"role": "user", "content": content}])
+    assert [part.WhichOneof("part") for part in made.messages[0].parts] == ["text", "image"]
+    (told,) = items_of_messages(made.messages, "r")
+    assert [part["type"] for part in told["content"]] == ["input_text", "input_image"]
+    assert list(request(input=[told]).messages) == list(made.messages)

@@ -19,6 +19,7 @@ VALUES = st.one_of(
     TEXTS,
     st.lists(TEXTS, min_size=1, max_size=5),
     st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=5),
+    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=5),
 )
 TENSORS = st.sampled_from([np.float16, np.float32]).flatmap(
     lambda kind: arrays.arrays(kind, arrays.array_shapes(max_dims=3, max_side=5))

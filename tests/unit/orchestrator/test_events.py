@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, failure_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.payload import DECODERS, ENCODERS

@@ -21,6 +21,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.images import image_of
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
@@ -119,11 +120,17 @@ async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> di
     return completion_of(heading, responses, ()) | {"metadata": echo["metadata"]}
 
 
+def _part(part: message_pb2.ContentPart) -> dict[str, Any]:
+    if part.HasField("image"):
+        return {"type": "image_url", "image_url": {"url": image_of(part.image.media_type, part.image.data).url}}
+    return {"type": "text", "text": part.text}
+
+
 def _message(message: message_pb2.Message) -> dict[str, Any]:
     told: dict[str, Any] = {
         "role": _ROLES.get(message.role, "user"),
         "content": message.content,
-        "content_parts": None,
+        "content_parts": [_part(part) for part in message.parts] or None,
         "refusal": None,
     }
     if message.tool_calls:

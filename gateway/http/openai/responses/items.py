@@ -8,6 +8,7 @@ from typing import Any
 from gateway.http.openai.answers import logprobs_of, text_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.domain.images import image_of
 
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
@@ -75,6 +76,13 @@ def items_of_messages(
     ]
 
 
+def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
+    if part.HasField("image"):
+        url = image_of(part.image.media_type, part.image.data).url
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    return {"type": "input_text", "text": part.text}
+
+
 def _items_of(message: message_pb2.Message, name: str) -> Iterator[dict[str, Any]]:
     if message.role == message_pb2.ROLE_TOOL:
         output = {"call_id": message.tool_call_id, "output": message.content, "status": "completed"}
@@ -83,10 +91,10 @@ def _items_of(message: message_pb2.Message, name: str) -> Iterator[dict[str, Any
     if message.reasoning:
         yield reasoning_item(f"rs_{name}", message.reasoning)
     if message.content or not message.tool_calls:
-        part = {"type": "input_text", "text": message.content}
+        parts = list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
         if message.role == message_pb2.ROLE_ASSISTANT:
-            part = text_part(message.content)
+            parts = [text_part(message.content)]
         role = _ROLES.get(message.role, "user")
-        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": [part]}
+        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": parts}
     for index, call in enumerate(message.tool_calls):
         yield call_item(f"fc_{name}_{index}", call)

@@ -17,6 +17,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
 _LOGPROBS = "message.output_text.logprobs"
+_IMAGE = "input_image"
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
@@ -105,7 +106,7 @@ def _messages(items: Sequence[ItemForm], place: str) -> list[dict[str, Any]]:
 
 
 def _add_message(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
-    messages.append({"role": item.role or _missing(where, "role"), "content": _text(item.content, where)})
+    messages.append({"role": item.role or _missing(where, "role"), "content": _content(item.content, where)})
 
 
 def _add_call(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
@@ -159,6 +160,19 @@ def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return joined
 
 
+def _content(content: str | Sequence[ContentPart] | None, where: str) -> str | list[dict[str, Any]]:
+    """Return the content of a message as chats have it: a text, or parts if there is an image."""
+    if isinstance(content, str) or not any(part.type == _IMAGE for part in content or ()):
+        return _text(content, where)
+    return [_chat_part(part, f"{where}[{index}]") for index, part in enumerate(content or ())]
+
+
+def _chat_part(part: ContentPart, where: str) -> dict[str, Any]:
+    if part.type == _IMAGE:
+        return {"type": "image_url", "image_url": part.data_url}
+    return {"type": "text", "text": _part(part, where)}
+
+
 def _text(content: str | Sequence[ContentPart] | None, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
@@ -171,7 +185,7 @@ def _part(part: ContentPart, where: str) -> str:
         text = part.refusal
     if part.type not in (*_TEXTS, "refusal") or text is None:
         raise InvalidRequest(
-            f"{where} has the type {part.type[:64]!r}: models here read parts of the type 'input_text'"
+            f"{where} has the type {part.type[:64]!r}: models here read the types 'input_text' and 'input_image'"
         )
     return text
 

@@ -1,4 +1,6 @@
-"""Threads that prepare requests for one model: they tokenize, render and count. Knows nothing of decoding.
+"""Threads that prepare requests for one model: they tokenize, render, count, and encode images.
+
+Knows nothing of decoding.
 
 Invariants:
     1. A text of more bytes than the context window can hold is refused before it is tokenized.
@@ -16,6 +18,9 @@ from typing import Any, TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
 from pagantic_common.workers.thread_workers import without_panic
+from services.inference.app.preparing.images import ImagePreparation
+from services.inference.core.decoding.images import EncodedImage
+from services.inference.core.generation import ChatPrompt, Prompt
 from services.inference.ports import Tokenizer
 
 THREADS = 2
@@ -30,8 +35,16 @@ class Preparation:
 
     is_estimate = False
 
-    def __init__(self, tokenizer: Tokenizer, *, window_tokens: int, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        window_tokens: int,
+        max_waiting: int = MAX_WAITING,
+        images: ImagePreparation | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._images = images
         self._window_tokens = window_tokens
         self._max_bytes = window_tokens * tokenizer.longest_token_bytes
         self._max_waiting = max_waiting
@@ -45,8 +58,7 @@ class Preparation:
         Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) when too many calls wait, and Unavailable
         (INFERENCE_MODEL_UNAVAILABLE) when the model is being closed.
         """
-        if self._is_closing:
-            raise Unavailable("the model is being unloaded", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
+        self._check_open()
         if self._pending >= self._max_waiting + THREADS:
             raise Overloaded(
                 f"{self._max_waiting} requests wait to be prepared, which is the limit",
@@ -107,10 +119,28 @@ class Preparation:
         self.check_tokens("the text", tokens)
         return await self.run(lambda: self._tokenizer.detokenize(tokens, with_special=with_special))
 
+    async def encode_images(self, prompt: Prompt, *, only_counts: bool = False) -> Sequence[EncodedImage]:
+        """Return the images of a prompt's messages, in order; with `only_counts` they have no embeddings.
+
+        Raises InvalidRequest for an image that cannot be read, Overloaded when too many wait, and Unavailable when the
+        model is being closed.
+        """
+        if self._images is None or not isinstance(prompt, ChatPrompt):
+            return ()
+        self._check_open()
+        images = [image for message in prompt.messages for image in message.images]
+        return await self._images.encode(images, only_counts=only_counts)
+
     async def close(self) -> None:
         """Refuse new calls, and wait until the running ones have left the model."""
         self._is_closing = True
         await asyncio.to_thread(self._threads.shutdown)
+        if self._images is not None:
+            await self._images.close()
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise Unavailable("the model is being unloaded", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE)
 
     def _tokenize_all(self, texts: Iterable[str]) -> list[list[int]]:
         return [self._tokenizer.tokenize(text, add_special=False, parse_special=False) for text in texts]

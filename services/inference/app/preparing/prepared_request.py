@@ -13,6 +13,7 @@ from pagantic_common.telemetry.scope import current_deadline, current_principal
 from services.inference.app.preparing.prompt_tokens import PromptTokenizer, PromptTokens
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.reasoning import with_reasoning
+from services.inference.core.decoding.images import EncodedImage
 from services.inference.core.decoding.output import Matcher, SampledOutput
 from services.inference.core.generation import DEFAULT_MAX_TOKENS, ChatPrompt, InferenceRequest, Started
 from services.inference.core.prompts.shared_prompts import SharedPrompts
@@ -56,9 +57,9 @@ class RequestPreparer:
         self._new_seed = new_seed
         self._shared = SharedPrompts([self._prompts.system_prefix(text) for text in shared_prompts])
 
-    def tokenize(self, prompt: ChatPrompt | str) -> list[int]:
-        """Return a prompt as the model sees it."""
-        return self._prompts.tokenize(prompt).tokens
+    def tokenize(self, prompt: ChatPrompt | str, images: Sequence[EncodedImage] = ()) -> list[int]:
+        """Return a prompt as the model sees it, with the images of its messages."""
+        return self._prompts.tokenize(prompt, images=images).tokens
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """Return what endings of a prompt have in common, and each from there on, as the model sees them."""
@@ -68,12 +69,16 @@ class RequestPreparer:
         """Return how many of a prompt's first tokens all tenants share in the cache."""
         return self._shared.shared_length(tokens)
 
-    def prepare(self, request: InferenceRequest, matcher: Matcher | None) -> PreparedRequest:
+    def prepare(
+        self, request: InferenceRequest, matcher: Matcher | None, images: Sequence[EncodedImage] = ()
+    ) -> PreparedRequest:
         """Return a request with its prompt tokenized; `matcher` enforces its constraint or its tool call.
+
+        The `images` are those of its messages.
 
         Raises InvalidRequest, (INFERENCE_CONTEXT_EXCEEDED) for a prompt that does not fit into the context window.
         """
-        prompt = self._prompts.tokenize(request.prompt, request.reasoning.mode)
+        prompt = self._prompts.tokenize(request.prompt, request.reasoning.mode, images)
         if not prompt.tokens:
             raise InvalidRequest("the prompt is empty")
         max_tokens = self._max_tokens(len(prompt.tokens), request.max_tokens)
@@ -102,6 +107,7 @@ class RequestPreparer:
             prefixes=request.prefixes,
             said_tokens=request.said_tokens,
             said_text=said_text,
+            images=prompt.images,
         )
         return PreparedRequest(decode, Started(self._engine.model, len(prompt.tokens), 0, seed, uuid.uuid4().hex), form)
 
@@ -127,7 +133,7 @@ class RequestPreparer:
             stop=stop,
             stop_tokens=request.stop_tokens,
             matcher=matcher,
-            prompt_tokens=prompt.tokens,
+            prompt_tokens=prompt.text_tokens,
             top_logprobs=request.top_logprobs,
         )
 
@@ -135,7 +141,7 @@ class RequestPreparer:
         return self._engine.tokenize(text, add_special=False, parse_special=True)
 
     def _drafter(self, request: InferenceRequest, prompt: PromptTokens) -> PromptLookup | None:
-        if not self._may_draft or request.candidate_count > 1:
+        if not self._may_draft or request.candidate_count > 1 or prompt.images:
             return None
         return PromptLookup(prompt.tokens)
 

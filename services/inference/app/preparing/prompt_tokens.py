@@ -10,9 +10,10 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.answers.dialect import VERBATIM, dialect_of
+from services.inference.core.decoding.images import IMAGE_TOKEN, EncodedImage, ImageSpan, lay_out
 from services.inference.core.generation import ChatPrompt, Prompt, ReasoningMode, TokenPrompt
-from services.inference.core.prompts.chat import template_input, with_joined_system
-from services.inference.core.prompts.control_text import PLACE, ControlTextGuard
+from services.inference.core.prompts.chat import template_input, with_image_marks, with_joined_system
+from services.inference.core.prompts.control_text import IMAGE, PLACE, ControlTextGuard
 from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
@@ -26,6 +27,14 @@ class PromptTokens:
 
     tokens: list[int]
     form: AnswerForm
+    images: tuple[ImageSpan, ...] = ()
+
+    @property
+    def text_tokens(self) -> list[int]:
+        """The tokens that are not an image's."""
+        if IMAGE_TOKEN not in self.tokens:
+            return self.tokens
+        return [token for token in self.tokens if token != IMAGE_TOKEN]
 
 
 class PromptTokenizer:
@@ -36,8 +45,13 @@ class PromptTokenizer:
         self._template = template
         self._dialect = dialect_of(template.source)
 
-    def tokenize(self, prompt: Prompt, reasoning: ReasoningMode = ReasoningMode.AUTO) -> PromptTokens:
-        """Return a prompt's tokens.
+    def tokenize(
+        self,
+        prompt: Prompt,
+        reasoning: ReasoningMode = ReasoningMode.AUTO,
+        images: Sequence[EncodedImage] = (),
+    ) -> PromptTokens:
+        """Return a prompt's tokens; `images` are those of its messages, in order.
 
         Raises InvalidRequest for a conversation that the template refuses, and for a token that the model lacks.
         """
@@ -50,12 +64,32 @@ class PromptTokenizer:
         rendered = template_input(prompt, knows_tools=self._template.knows_tools)
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)
         try:
-            text = self._render(guard.hide(rendered.messages), guard.hide(rendered.tools), _THINKS.get(reasoning))
+            messages = with_image_marks(guard.hide(rendered.messages))
+            text = self._render(messages, guard.hide(rendered.tools), _THINKS.get(reasoning))
         except RecursionError:
             raise InvalidRequest("a tool call's arguments or a tool's parameters are nested too deeply") from None
-        tokens = self._tokens_of(guard, text)
         form = AnswerForm(self._dialect.after(text), rendered.tool_names, prompt.tool_choice.is_enforced)
-        return PromptTokens(tokens, form)
+        if not images:
+            return PromptTokens(self._tokens_of(guard, text), form)
+        return self._with_images(guard, text, form, images)
+
+    def _with_images(
+        self, guard: ControlTextGuard, text: str, form: AnswerForm, images: Sequence[EncodedImage]
+    ) -> PromptTokens:
+        """Return the tokens of a rendered prompt, with its images at their marks."""
+        first, *others = text.split(IMAGE)
+        if len(others) != len(images):
+            raise InvalidRequest(
+                f"the model's chat template shows {len(others)} of {len(images)} images: it cannot be used with these "
+                "messages"
+            )
+        tokens = self._tokens_of(guard, first)
+        spans: list[ImageSpan] = []
+        for image, after in zip(images, others, strict=True):
+            seen, found = lay_out(image, len(tokens))
+            spans += found
+            tokens += seen + self._tokens_of(guard, after)
+        return PromptTokens(tokens, form, tuple(spans))
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """Return the tokens that all endings of a prompt have before them, and those from each ending on.

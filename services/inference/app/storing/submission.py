@@ -53,7 +53,10 @@ class Submission:
 
         Raises what `check_capacity` raises. Every failure of the store leaves the prompt to be computed.
         """
-        names = name_blocks(self.loop.root, request.tokens, tenant=request.tenant, shared_tokens=request.shared_tokens)
+        tokens = request.tokens
+        if request.images:  # the names of blocks know tokens alone
+            tokens = tokens[: request.images[0].start]
+        names = name_blocks(self.loop.root, tokens, tenant=request.tenant, shared_tokens=request.shared_tokens)
         request = replace(request, blocks=names)
         if self._wanted(request) is None:
             return request

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pagantic_common.domain.images import split_content
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.inference.core.generation import ChatPrompt
+from services.inference.core.prompts.control_text import IMAGE
 from services.inference.core.prompts.tool_calls import parameters_of, shown_tools
 
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
@@ -56,7 +58,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return messages in the form of templates that know tools."""
     rendered: list[dict[str, Any]] = []
     for message in messages:
-        entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
+        entry: dict[str, Any] = {"role": message.role.value, "content": _content(message)}
         if message.reasoning:
             entry["reasoning_content"] = message.reasoning
         if message.tool_calls:
@@ -68,6 +70,23 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             entry |= {"tool_call_id": message.tool_call_id, "name": message.name}
         rendered.append(entry)
     return rendered
+
+
+def _content(message: Message) -> str | list[str | None]:
+    """Return the text of a message; if it has images, its texts in a list, and None for each image."""
+    if not message.images:
+        return message.content
+    return [part if isinstance(part, str) else None for part in split_content(message.content, message.images)]
+
+
+def with_image_marks(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose contents are texts, with a mark for each image; other texts must have no such mark."""
+    return [
+        {**message, "content": "".join(IMAGE if part is None else part for part in content)}
+        if isinstance(content := message["content"], list)
+        else message
+        for message in messages
+    ]
 
 
 def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,6 +116,8 @@ def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition])
 def _plain_message(message: Message) -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": Role.USER.value, "content": f"Result of {message.name}: {message.content}"}
+    if message.images:
+        return {"role": message.role.value, "content": _content(message)}
     calls = [dump_json({"name": call.name, "arguments": _arguments(call)}) for call in message.tool_calls]
     parts = [message.content, *calls]
     return {"role": message.role.value, "content": "\n".join(part for part in parts if part)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pagantic_common.domain.images import ESTIMATED_TOKENS
+from pagantic_common.domain.messages import count_images
 from services.inference.core.generation import Prompt, TokenPrompt
 
 BYTES_PER_TOKEN = 3  # English has four to five bytes for a token, code and most other scripts about three
@@ -22,4 +24,5 @@ def estimate_prompt(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return estimate_text(prompt)
     around = MESSAGE_TOKENS * (len(prompt.messages) + 1) + TOOL_TOKENS * len(prompt.tools)
-    return around + sum(estimate_text(text) for text in prompt.texts())
+    seen = ESTIMATED_TOKENS * count_images(prompt.messages)
+    return around + seen + sum(estimate_text(text) for text in prompt.texts())

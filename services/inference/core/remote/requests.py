@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.images import Image, split_content
 from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolChoice, ToolChoiceMode, ToolDefinition
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
@@ -149,6 +150,8 @@ def _reasoning(mode: ReasoningMode) -> dict[str, Any]:
 
 def _message(message: Message) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    if message.images:
+        entry["content"] = [_part(part) for part in split_content(message.content, message.images)]
     if message.tool_calls:
         entry["content"] = message.content or None
         entry["tool_calls"] = [
@@ -158,6 +161,12 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role is Role.TOOL:
         entry["tool_call_id"] = message.tool_call_id
     return entry
+
+
+def _part(part: str | Image) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image_url", "image_url": {"url": part.url}}
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:

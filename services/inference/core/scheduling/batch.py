@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from services.inference.core.decoding.images import Embeddings, embeddings_at
 from services.inference.core.scheduling.branches import Branch
 from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
@@ -23,12 +24,16 @@ _WORTH_WAITING = 16  # tokens that another prompt computes; fewer are computed a
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Tokens to append to a sequence of length `position`; the last `logit_rows` of them want logits."""
+    """Tokens to append to a sequence of length `position`; the last `logit_rows` of them want logits.
+
+    Where there are `embeddings` of an image, a row for each token, the model reads them in place of the tokens.
+    """
 
     sequence_id: int
     tokens: list[int]
     position: int
     logit_rows: int
+    embeddings: Embeddings | None = None
 
 
 @dataclass(slots=True)
@@ -60,7 +65,8 @@ class Work:
         if end == len(branch.tokens):
             rows = 1 + len(self.draft)
         tokens = branch.tokens[branch.computed : end] + self.draft
-        self.slice = Slice(branch.sequence_id, tokens, branch.computed, rows)
+        embeddings = embeddings_at(branch.ticket.request.images, branch.computed, end)
+        self.slice = Slice(branch.sequence_id, tokens, branch.computed, rows, embeddings)
         return self.slice
 
 
@@ -76,7 +82,7 @@ def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> 
         share = min(left, max(1, min(weighted, left - after)))
         left -= share - _add_all(work, branches, share)
     for item in work:
-        more = min(left, item.branch.pending - item.size)
+        more = min(left, item.branch.pending_run - item.size)
         item.size += more
         left -= more
     _add_drafts(work, left, costs)
@@ -129,7 +135,7 @@ def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
 
 def _add(work: list[Work], branch: Branch, limit: int) -> int:
     """Add work for a branch and return its tokens; 0 without budget, or if another branch computes the same tokens."""
-    size = min(branch.pending, limit)
+    size = min(branch.pending_run, limit)
     if size <= 0:
         return 0
     if not branch.ticket.is_prompted and any(_computes_next(item, branch) for item in work):

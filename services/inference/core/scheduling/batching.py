@@ -145,13 +145,13 @@ class Scheduler:
 
     def kept_tokens(self, request: DecodeRequest) -> int:
         """Return how many tokens of a prompt need not be computed."""
-        return self.tree.kept_length(request.keys(self._owners.number_of(request.tenant)), len(request.tokens))
+        return self.tree.kept_length(request.keys(self._owners), len(request.tokens))
 
     def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
         """Park the first blocks of a prompt, which were stored; False if this cannot be, or need not be any more."""
         if not pieces or request.blocks.root != self.saving.root:
             return False
-        keys = request.keys(self._owners.number_of(request.tenant))
+        keys = request.keys(self._owners)
         if not self.tree.adopt(keys[: len(pieces) * self.saving.block_tokens], pieces):
             return False
         self.saving.know(request.blocks.names[: len(pieces)], self._now_s)
@@ -167,7 +167,7 @@ class Scheduler:
         self._seating.check_capacity(owner)
         self._numbers += 1
         weight = self.limits.weights.get(request.tenant, 1.0)
-        ticket = Ticket(self._numbers, request, owner, weight)
+        ticket = Ticket(self._numbers, request, self._owners, weight)
         ticket.expected_prompt_tokens -= self.tree.kept_length(ticket.keys, len(request.tokens))
         self._seating.enter(ticket)
         return self._numbers

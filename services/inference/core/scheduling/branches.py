@@ -9,9 +9,10 @@ from enum import Enum
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
+from services.inference.core.decoding.images import ImageSpan, run_end
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
-from services.inference.core.scheduling.cache_owners import cache_keys
+from services.inference.core.scheduling.cache_owners import CacheOwners, cache_keys
 from services.inference.core.scheduling.cells.stored_blocks import NO_BLOCKS, BlockNames
 from services.inference.core.scheduling.drafting import Drafter
 
@@ -28,7 +29,8 @@ class DecodeRequest:
     When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
     `reports_tokens` reports the new tokens with the progress, also before they have made a whole character. The output
     begins with the `said_tokens`, which it has taken already; their text is reported once they are computed. `blocks`
-    names the prompt's blocks of cells that may be stored.
+    names the prompt's blocks of cells that may be stored. The `images` are in the order of their positions; a token
+    comes after the last one.
     """
 
     tokens: tuple[int, ...]
@@ -46,11 +48,17 @@ class DecodeRequest:
     said_tokens: tuple[int, ...] = ()
     said_text: str = ""
     blocks: BlockNames = NO_BLOCKS
+    images: tuple[ImageSpan, ...] = ()
 
-    def keys(self, owner: int) -> list[int]:
-        """Return the keys of the prompt's tokens in the cache, given the number of the tenant."""
+    def keys(self, owners: CacheOwners) -> list[int]:
+        """Return the keys of the prompt's tokens in the cache."""
+        owner = owners.number_of(self.tenant)
         shared, own = self.tokens[: self.shared_tokens], self.tokens[self.shared_tokens :]
-        return [*shared, *cache_keys(own, owner)]
+        keys = [*shared, *cache_keys(own, owner)]
+        numbers = owners.numbers_of_images(owner, (image.digest for image in self.images))
+        for image, number in zip(self.images, numbers, strict=True):
+            keys[image.start : image.end] = cache_keys(range(len(image.embeddings)), number)
+        return keys
 
 
 @dataclass(slots=True)
@@ -103,6 +111,14 @@ class Branch:
         return len(self.tokens) - self.computed
 
     @property
+    def pending_run(self) -> int:
+        """Pending tokens up to the next image, or to the end of the one that they begin."""
+        images = self.ticket.request.images
+        if not images:
+            return self.pending
+        return run_end(images, self.computed, len(self.tokens)) - self.computed
+
+    @property
     def is_likely_to_recur(self) -> bool:
         """Whether other candidates or requests are likely to sample its tokens; only then its row is kept and used."""
         if self.ticket.request.kept_tokens is not None:
@@ -121,12 +137,24 @@ class Branch:
 
 
 class Ticket:
-    """One request in the scheduler; `owner` is the number of its tenant, and `weight` the tenant's share of turns."""
+    """One request in the scheduler.
 
-    def __init__(self, number: int, request: DecodeRequest, owner: int, weight: float) -> None:
+    Args:
+        number: Its number.
+        request: The request.
+        owners: The numbers of tenants and images in the cache.
+        weight: The tenant's share of turns.
+
+    Attributes:
+        owner: The number of its tenant.
+        keys: The keys of the prompt's tokens in the cache.
+    """
+
+    def __init__(self, number: int, request: DecodeRequest, owners: CacheOwners, weight: float) -> None:
         self.number = number
         self.request = request
-        self.owner = owner
+        self.owner = owners.number_of(request.tenant)
+        self.keys = request.keys(owners)
         self.weight = weight
         self.candidates = [Candidate(index, draw) for index, draw in enumerate(request.draws)]
         self.unfinished = len(self.candidates)
@@ -149,15 +177,10 @@ class Ticket:
         """Whether several candidates may sample the same tokens."""
         return len(self.candidates) > 1
 
-    @property
-    def keys(self) -> list[int]:
-        """The keys of the prompt's tokens in the cache."""
-        return self.request.keys(self.owner)
-
     def root(self) -> Branch:
         """Return the first branch, with all candidates."""
         request = self.request
-        branch = Branch(self, list(request.tokens), self.keys, request.output, list(self.candidates))
+        branch = Branch(self, list(request.tokens), list(self.keys), request.output, list(self.candidates))
         branch.extend(request.said_tokens)
         if len(self.candidates) == 1:
             branch.drafter = self.request.drafter

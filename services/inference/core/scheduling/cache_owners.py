@@ -3,7 +3,9 @@
 Theory of operation. The cache shares the tokens that two requests have in common, so the count of cached tokens, and
 the time to the first token, tell what others asked. Therefore the cache knows a token by a key: the token itself, with
 the owner of its request in the higher bits. The same token of another owner has another key, so no search finds it. The
-beginning of a prompt that the operator declared shared has owner 0 for everybody.
+beginning of a prompt that the operator declared shared has owner 0 for everybody. A position of an image has no token:
+each image of a tenant has an owner number of its own, and its positions stand for tokens. So equal images of a tenant
+share their cells, and no others do.
 
 Source of the attack: G. Wu et al., "I Know What You Asked: Prompt Leakage via KV-Cache Sharing in Multi-Tenant LLM
 Serving", NDSS 2025.
@@ -13,33 +15,43 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import TypeVar
 
 SHARED_OWNER = 0
 MAX_OWNERS = 4096
 _OWNER_SHIFT = 24  # tokens have fewer bits; keys of few owners fit into a digit of Python's integers
 _TOKEN_MASK = (1 << _OWNER_SHIFT) - 1
+KeyT = TypeVar("KeyT")
 
 
 class CacheOwners:
-    """Gives tenants their owner numbers; forgets the least recently used of more than `capacity` tenants.
+    """Gives tenants and their images owner numbers; forgets the least recently used of more than `capacity` of each.
 
-    A forgotten tenant gets a new number, and finds nothing of what it computed before.
+    A forgotten tenant or image gets a new number, and finds nothing of what was computed before.
     """
 
     def __init__(self, capacity: int = MAX_OWNERS) -> None:
         self._capacity = capacity
-        self._numbers: OrderedDict[str, int] = OrderedDict()
+        self._tenants: OrderedDict[str, int] = OrderedDict()
+        self._images: OrderedDict[tuple[int, bytes], int] = OrderedDict()
         self._last_number = SHARED_OWNER
 
     def number_of(self, tenant: str) -> int:
         """Return the owner number of a tenant."""
-        number = self._numbers.get(tenant)
+        return self._number(self._tenants, tenant)
+
+    def numbers_of_images(self, owner: int, digests: Iterable[bytes]) -> list[int]:
+        """Return the owner numbers of a tenant's images."""
+        return [self._number(self._images, (owner, digest)) for digest in digests]
+
+    def _number(self, numbers: OrderedDict[KeyT, int], key: KeyT) -> int:
+        number = numbers.get(key)
         if number is None:
             self._last_number += 1
-            number = self._numbers[tenant] = self._last_number
-            if len(self._numbers) > self._capacity:
-                self._numbers.popitem(last=False)
-        self._numbers.move_to_end(tenant)
+            number = numbers[key] = self._last_number
+            if len(numbers) > self._capacity:
+                numbers.popitem(last=False)
+        numbers.move_to_end(key)
         return number
 
 

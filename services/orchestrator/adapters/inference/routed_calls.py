@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from hashlib import sha256
 from typing import TypeAlias
 
 from pagantic.common.v1 import message_pb2
@@ -219,4 +220,7 @@ def _bytes_of(message: message_pb2.Message) -> bytes:
     others = message_pb2.Message()
     others.CopyFrom(message)
     others.ClearField("content")
+    for part in others.parts:
+        if part.HasField("image"):  # its size would outweigh all text
+            part.image.data = sha256(part.image.data).digest()
     return message.role.to_bytes(1, "big") + message.content.encode() + others.SerializeToString(deterministic=True)

@@ -214,7 +214,8 @@ class Memory:
         """Count a prompt and each message kept; where nobody can, their bytes stand for them."""
         try:
             texts = [memory.counted_text(message) for message in kept]
-            return await self._inference.count_tokens(messages, tools, texts, model)
+            count = await self._inference.count_tokens(messages, tools, texts, model)
+            return replace(count, texts=memory.with_images(count.texts, kept))
         except PaganticError as error:
             _raise_cancellation(error)
             log.warning("a conversation's tokens were not counted: its bytes are", reason=str(error))

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_scope

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram

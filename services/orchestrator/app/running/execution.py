@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.calls.principal import work_of
-from pagantic_common.domain.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
 from pagantic_common.telemetry.logging import get_logger, report_bug

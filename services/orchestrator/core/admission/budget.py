@@ -17,7 +17,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import ceil
 
+from pagantic_common.domain import images
 from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
+from pagantic_common.domain.messages import count_images
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd
 from services.orchestrator.core.execution.commands import Decide, Infer, Sample
@@ -258,4 +260,5 @@ def _prompt_bound(command: Infer | Sample | Decide) -> int:
         texts += [tool.name + tool.description + tool.parameters_json for tool in command.tools]
         texts.append(command.text_prompt)
         count += len(command.tools)
-    return sum(len(text.encode()) for text in texts) + MESSAGE_TOKENS * count + TEMPLATE_TOKENS
+    seen = images.MOST_TOKENS * count_images(command.messages)
+    return sum(len(text.encode()) for text in texts) + seen + MESSAGE_TOKENS * count + TEMPLATE_TOKENS

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
+from pagantic_common.domain import images
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.text.quoting import fenced
 
@@ -130,11 +131,18 @@ def counted_text(message: Message) -> str:
     return "\n".join([message.content, *calls])
 
 
+def with_images(texts: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+    """Return the tokens of messages from those of their texts; those of an image are estimated."""
+    return tuple(
+        tokens + images.ESTIMATED_TOKENS * len(message.images) for tokens, message in zip(texts, messages, strict=True)
+    )
+
+
 def byte_count(message: Message) -> int:
-    """Return the bytes of a message's text, which bound its tokens."""
+    """Return the bytes of a message's text, which bound its tokens, and the bound of its images' tokens."""
     texts = [message.content, message.reasoning, message.name, message.tool_call_id]
     texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments_json)]
-    return sum(len(text.encode()) for text in texts)
+    return sum(len(text.encode()) for text in texts) + images.MOST_TOKENS * len(message.images)
 
 
 def most_tokens(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:

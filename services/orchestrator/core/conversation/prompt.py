@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from pagantic_common.domain.images import shifted
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.core.conversation.schema_form import form_of
@@ -64,7 +65,8 @@ def _put_context(request: Request, messages: list[Message], context: Message) ->
 
 def _after(text: str, message: Message) -> Message:
     """Return a message with a text before its own."""
-    return replace(message, content=_join_parts([text, message.content]))
+    content = _join_parts([text, message.content])
+    return replace(message, content=content, images=shifted(message.images, len(content) - len(message.content)))
 
 
 def _join_parts(parts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from pagantic_common.domain.images import moved
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.core.model.request import Request, SystemPrompt
@@ -60,11 +61,13 @@ def _mapped_prompt(prompt: SystemPrompt, change: Change) -> SystemPrompt:
 def _mapped_message(message: Message, change: Change) -> Message:
     stage = GuardStage.TOOL_RESULTS if message.role is Role.TOOL else GuardStage.INPUT
     calls = tuple(replace(call, arguments_json=_changed(call.arguments_json, change)) for call in message.tool_calls)
+    content = _changed(message.content, change, stage, is_untrusted=message.role in (Role.USER, Role.TOOL))
     return replace(
         message,
-        content=_changed(message.content, change, stage, is_untrusted=message.role in (Role.USER, Role.TOOL)),
+        content=content,
         reasoning=_changed(message.reasoning, change),
         tool_calls=calls,
+        images=moved(message.images, message.content, content),
     )
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import is_trace_id, require_id
-from pagantic_common.domain.messages import ToolChoice, check_messages, check_turn
+from pagantic_common.domain.messages import ToolChoice, check_messages, check_turn, count_images
 from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.client_tools import check_client_tools
@@ -81,6 +81,8 @@ def _check_input(request: Request) -> None:
         _check_text_prompt(request)
     elif request.mode is Mode.DECIDE:
         check_messages(request.messages)
+        if count_images(request.messages):
+            raise InvalidRequest("mode DECIDE reads text alone: leave the images out, or use STRUCTURED")
         _check_decisions(request)
     else:
         check_turn(request.messages)

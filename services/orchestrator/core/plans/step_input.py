@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pagantic_common.domain.chunks import lay_out
@@ -83,7 +84,7 @@ def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, .
     *before, last = messages
     if last.role is not Role.USER:
         return (*messages, Message(Role.USER, content=prompt))
-    return (*before, Message(Role.USER, content=_join_parts(last.content, prompt)))
+    return (*before, replace(last, content=_join_parts(last.content, prompt)))
 
 
 def _join_parts(*parts: str) -> str:

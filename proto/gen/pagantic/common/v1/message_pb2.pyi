@@ -31,7 +31,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_SYSTEM: _Role.ValueType  # 1
     """Instructions to the model. Carries content only."""
     ROLE_USER: _Role.ValueType  # 2
-    """The human or calling program. Carries content only."""
+    """The human or calling program. Carries content, parts, or both."""
     ROLE_ASSISTANT: _Role.ValueType  # 3
     """The model. Carries content, tool calls, or both."""
     ROLE_TOOL: _Role.ValueType  # 4
@@ -45,7 +45,7 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 ROLE_SYSTEM: Role.ValueType  # 1
 """Instructions to the model. Carries content only."""
 ROLE_USER: Role.ValueType  # 2
-"""The human or calling program. Carries content only."""
+"""The human or calling program. Carries content, parts, or both."""
 ROLE_ASSISTANT: Role.ValueType  # 3
 """The model. Carries content, tool calls, or both."""
 ROLE_TOOL: Role.ValueType  # 4
@@ -125,10 +125,11 @@ class Message(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """The speaker of the message."""
     content: _builtins.str
-    """The text. May be empty only for an assistant message that has tool calls."""
+    """The text. May be empty only for an assistant message that has tool calls, and for a message with parts."""
     reasoning: _builtins.str
     """Reasoning before the content. Assistant only."""
     tool_call_id: _builtins.str
@@ -141,6 +142,12 @@ class Message(_message.Message):
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """The calls that the model asks for, in its order. Assistant only."""
 
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
+        """Texts and images in their order. User only. The content of a message with parts is their texts, joined without a
+        separator: a response has both, and a request may leave the content empty. A request has at most 32 images.
+        """
+
     def __init__(
         self,
         *,
@@ -151,14 +158,71 @@ class Message(_message.Message):
         tool_call_id: _builtins.str = ...,
         name: _builtins.str = ...,
         cut: _builtins.bool = ...,
+        parts: _abc.Iterable[Global___ContentPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "cut", b"cut", "name", b"name", "reasoning", b"reasoning", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "cut", b"cut", "name", b"name", "parts", b"parts", "reasoning", b"reasoning", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Message: _TypeAlias = Message  # noqa: Y015
+
+@_typing.final
+class ContentPart(_message.Message):
+    """A text or an image."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """A text, in its place among the images."""
+    @_builtins.property
+    def image(self) -> Global___Image:
+        """An image. Only models with the capability "images" take it; others answer CONFIG_NO_ENGINE."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        image: Global___Image | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "part", b"part", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "part", b"part", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["text", "image"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ContentPart: _TypeAlias = ContentPart  # noqa: Y015
+
+@_typing.final
+class Image(_message.Message):
+    """An image file. No address is ever fetched."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    media_type: _builtins.str
+    """image/png, image/jpeg, image/webp or image/gif; it must be what the data begins with."""
+    data: _builtins.bytes
+    """The bytes of the file, at most 8 MiB, of at most 32 million pixels. Of several frames the first is taken."""
+    def __init__(
+        self,
+        *,
+        media_type: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "media_type", b"media_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Image: _TypeAlias = Image  # noqa: Y015
 
 @_typing.final
 class ToolCall(_message.Message):
@@ -321,8 +385,9 @@ class ModelInfo(_message.Message):
     """Largest number of tokens, prompt and output together, of one sequence."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Capabilities: "chat", "tools", "json_schema" and "gbnf" of a model that generates text, "embed" of an embedding model,
-        "score_pairs" of a cross-encoder; "remote" as well where another engine serves it, and "route" where several models do.
+        """Capabilities: "chat", "tools", "json_schema" and "gbnf" of a model that generates text, "images" as well if it takes
+        images in messages, "embed" of an embedding model, "score_pairs" of a cross-encoder; "remote" as well where another
+        engine serves it, and "route" where several models do.
         """
 
     def __init__(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pagantic_common.domain.correlation import CorrelationContext
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Failure, PaganticError, failure_of
 from pagantic_common.domain.usage import TokenUsage

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
-from services.inference.adapters.llguidance_constraints import LlguidanceCompiler, Workers
-from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
-from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts
+from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
-from services.inference.app.preparing.prepared_request import RequestPreparer
 from services.inference.app.storing.submission import ModelStorage, Submission
 from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import InferenceSettings
+from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.workloads.preparing import make_preparation, make_preparer
 
 MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
 MIB = 1024 * 1024
@@ -28,23 +26,15 @@ async def load_generation(
     info: ModelInfo,
     settings: InferenceSettings,
     options: EngineOptions,
-    workers: Workers,
+    workers: AllWorkers,
     *,
     storage: ModelStorage | None,
 ) -> Generation:
     """Load a model and start its engine loop."""
-    shared_prompts = await asyncio.to_thread(read_shared_prompts, settings.shared_prompt_folder)
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
     try:
-        template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
-        requests = await asyncio.to_thread(
-            RequestPreparer,
-            engine,
-            template,
-            may_draft=settings.drafting,
-            new_seed=new_seed,
-            shared_prompts=shared_prompts,
-        )
+        requests = await make_preparer(engine, settings)
+        preparation = await make_preparation(engine, info, settings, options, workers)
     except BaseException:
         engine.close()
         raise
@@ -68,15 +58,14 @@ async def load_generation(
     )
     return Generation(
         submission=Submission(loop, storage),
+        preparation=preparation,
         requests=requests,
         constraints=LlguidanceCompiler(
-            engine.vocab, workers, cache_bytes=settings.constraint_cache_mib * MIB, monotonic_s=clock.monotonic_s
+            engine.vocab,
+            workers.constraints,
+            cache_bytes=settings.constraint_cache_mib * MIB,
+            monotonic_s=clock.monotonic_s,
         ),
         clock=clock,
         max_candidates=settings.max_candidates,
     )
-
-
-def new_seed() -> int:
-    """Return a seed for a request that has none."""
-    return int.from_bytes(os.urandom(4), "little")

@@ -1,0 +1,86 @@
+"""Images as a model reads them: positions of a prompt, whose embeddings its image encoder makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IMAGE_TOKEN = -1  # stands for a position of an image among the tokens of a prompt; no model has it
+
+Embeddings = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """Pixels, three bytes each, row by row from the top."""
+
+    width: int
+    height: int
+    rgb: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePiece:
+    """A part of an image in a prompt: tokens, or else positions; their embeddings are None where they only count."""
+
+    tokens: tuple[int, ...] = ()
+    positions: int = 0
+    embeddings: Embeddings | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedImage:
+    """An image for one model; `digest` is that of its file."""
+
+    digest: bytes
+    pieces: tuple[ImagePiece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly its memory."""
+        return 1024 + sum(piece.embeddings.nbytes for piece in self.pieces if piece.embeddings is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageSpan:
+    """Positions of an image in a prompt, from `start` on; equal digests are equal embeddings."""
+
+    start: int
+    embeddings: Embeddings
+    digest: bytes
+
+    @property
+    def end(self) -> int:
+        """The position after its last one."""
+        return self.start + len(self.embeddings)
+
+
+def lay_out(image: EncodedImage, start: int) -> tuple[list[int], list[ImageSpan]]:
+    """Return an image's tokens in a prompt, where it begins at a position, and the spans that have embeddings."""
+    tokens: list[int] = []
+    spans: list[ImageSpan] = []
+    for index, piece in enumerate(image.pieces):
+        if piece.embeddings is not None:
+            digest = image.digest + index.to_bytes(4, "little")
+            spans.append(ImageSpan(start + len(tokens), piece.embeddings, digest))
+        tokens += piece.tokens or [IMAGE_TOKEN] * piece.positions
+    return tokens, spans
+
+
+def run_end(spans: Sequence[ImageSpan], position: int, end: int) -> int:
+    """Return where the run ends that a position begins: positions of one image, or tokens up to the next image."""
+    for span in spans:
+        if position < span.end:
+            return span.end if position >= span.start else min(span.start, end)
+    return end
+
+
+def embeddings_at(spans: Sequence[ImageSpan], position: int, end: int) -> Embeddings | None:
+    """Return the embeddings from a position to another one of the same image; None for tokens."""
+    for span in spans:
+        if span.start <= position < span.end:
+            return span.embeddings[position - span.start : end - span.start]
+    return None
