@@ -17,6 +17,7 @@ from services.inference.app.storing.submission import Submission
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
+from services.inference.core.scheduling.drafting import DraftSource
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
@@ -54,6 +55,7 @@ class Generation:
     def load(self) -> Load:
         """Return how busy the engine is."""
         scheduler = self.loop.scheduler
+        looked_up, guessed = scheduler.drafted[DraftSource.PROMPT_LOOKUP], scheduler.drafted[DraftSource.DRAFT_MODEL]
         return Load(
             queued_requests=scheduler.waiting,
             queue_capacity=scheduler.limits.queue_capacity,
@@ -68,6 +70,10 @@ class Generation:
             queued_prompt_tokens=scheduler.queued_prompt_tokens,
             refused_total=scheduler.refused_total,
             parked_bytes=scheduler.tree.parked.parked_tokens * self.engine.kv_bytes_per_token,
+            looked_up_tokens_total=looked_up.drafted,
+            looked_up_accepted_total=looked_up.accepted,
+            guessed_tokens_total=guessed.drafted,
+            guessed_accepted_total=guessed.accepted,
         )
 
     def cached_keys(self) -> frozenset[int]:
@@ -87,17 +93,20 @@ class Generation:
         await asyncio.to_thread(self.loop.close)
         await self.preparation.close()
         await asyncio.to_thread(self._constraints.close)
+        if self.loop.drafts is not None:
+            self.loop.drafts.close()
         self.engine.close()
 
     async def retune(self, tuning: Tuning) -> None:
         """Run the engine with another tuning, once no request is decoded."""
-        change = partial(
-            self.engine.retune,
-            threads=tuning.threads,
-            flash_attention=tuning.flash_attention,
-            batch_tokens=tuning.step_tokens,
+        await asyncio.wrap_future(self.loop.when_idle(partial(self._retune, tuning)))
+
+    def _retune(self, tuning: Tuning) -> None:
+        self.engine.retune(
+            threads=tuning.threads, flash_attention=tuning.flash_attention, batch_tokens=tuning.step_tokens
         )
-        await asyncio.wrap_future(self.loop.when_idle(change))
+        if self.loop.drafts is not None:
+            self.loop.drafts.retune(tuning)
 
     def runs(self, inference_id: str) -> bool:
         """Tell whether an inference runs here."""

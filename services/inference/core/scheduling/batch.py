@@ -33,17 +33,27 @@ class Slice:
 
 @dataclass(slots=True)
 class Work:
-    """The part of a batch for one branch: its next `size` pending tokens and, if these are all, a draft."""
+    """The part of a batch for one branch: its next `size` pending tokens and, if these are all, a draft.
+
+    Before the draft model has made its draft, `guesses` is how many tokens it may have.
+    """
 
     branch: Branch
     size: int
     draft: list[int]
+    guesses: int = 0
+    is_guessed: bool = False
     slice: Slice = field(init=False)
 
     @property
     def tokens(self) -> int:
         """Tokens in the batch."""
         return self.size + len(self.draft)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all pending tokens, so that the branch continues after the step."""
+        return self.size == self.branch.pending
 
     @property
     def keys(self) -> list[int]:

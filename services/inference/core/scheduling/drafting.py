@@ -11,6 +11,8 @@ Source: A. Saxena, "Prompt Lookup Decoding", 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 MAX_DRAFT_TOKENS = 31
@@ -20,6 +22,26 @@ _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # acceptance assumed before the first draft of a sequence
 _LEARNING = 0.25
 _RETRY_TOKENS = 32  # pause after drafts that did not pay; it doubles each time
+
+
+class DraftSource(Enum):
+    """Who guesses."""
+
+    PROMPT_LOOKUP = "prompt_lookup"
+    DRAFT_MODEL = "draft_model"
+
+
+@dataclass(slots=True)
+class DraftCount:
+    """Tokens that were guessed, and those of them that the sampler picked."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Count a draft."""
+        self.drafted += drafted
+        self.accepted += accepted
 
 
 class StepCosts:
@@ -33,6 +55,10 @@ class StepCosts:
         if rows > 0 and cost > 0:
             before = self._known.get(rows, cost)
             self._known[rows] = before + min(cost - before, before) * 0.1
+
+    def is_measured(self, rows: int) -> bool:
+        """Tell whether a step of at most `rows` is known, so that the estimate is no upper bound only."""
+        return any(known <= rows for known in self._known)
 
     def estimate(self, rows: int) -> float:
         """Return the cost of a step of `rows`, interpolated or extrapolated from known steps; 0 without any."""
