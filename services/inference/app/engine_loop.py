@@ -11,8 +11,8 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.cell_operations import Copy, apply_operation
-from services.inference.app.drafting.draft_engine import DraftEngine
+from services.inference.app.stepping.cell_operations import Copy, apply_operation
+from services.inference.app.stepping.draft_engine import DraftEngine
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,

@@ -17,7 +17,6 @@ from services.inference.app.storing.submission import Submission
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
-from services.inference.core.scheduling.drafting import DraftSource
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
@@ -55,7 +54,6 @@ class Generation:
     def load(self) -> Load:
         """Return how busy the engine is."""
         scheduler = self.loop.scheduler
-        looked_up, guessed = scheduler.drafted[DraftSource.PROMPT_LOOKUP], scheduler.drafted[DraftSource.DRAFT_MODEL]
         return Load(
             queued_requests=scheduler.waiting,
             queue_capacity=scheduler.limits.queue_capacity,
@@ -70,10 +68,10 @@ class Generation:
             queued_prompt_tokens=scheduler.queued_prompt_tokens,
             refused_total=scheduler.refused_total,
             parked_bytes=scheduler.tree.parked.parked_tokens * self.engine.kv_bytes_per_token,
-            looked_up_tokens_total=looked_up.drafted,
-            looked_up_accepted_total=looked_up.accepted,
-            guessed_tokens_total=guessed.drafted,
-            guessed_accepted_total=guessed.accepted,
+            looked_up_tokens_total=scheduler.looked_up.drafted,
+            looked_up_accepted_total=scheduler.looked_up.accepted,
+            guessed_tokens_total=scheduler.guessed.drafted,
+            guessed_accepted_total=scheduler.guessed.accepted,
         )
 
     def cached_keys(self) -> frozenset[int]:

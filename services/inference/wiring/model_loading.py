@@ -18,13 +18,13 @@ from services.inference.adapters.embedding_model import (
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
 from services.inference.adapters.llguidance_constraints import Workers
-from services.inference.adapters.model_file import check_digest, describe_model, digest_of
+from services.inference.adapters.model_file import check_digest, describe_model, digest_of, draft_model_bytes
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.pooling import load_pooled
-from services.inference.wiring.text_generation import load_generation
+from services.inference.wiring.text.text_generation import load_generation
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
 
@@ -55,18 +55,18 @@ class ModelLoader:
         self._storage_of = storage_of
         self._options = EngineOptions()
         self._paths: dict[str, Path] = {}
+        own_alias = ""
         if own is not None:
-            self._paths[settings.model_name or own.stem] = own
+            own_alias = settings.model_name or own.stem
+            self._paths[own_alias] = own
         self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
         if unknown := sorted(set(settings.model_sha256) - set(self._paths)):
             known = ", ".join(map(repr, self._paths))
             raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
         for alias in self._paths:
             self._check_digest(alias)
-        self.specs = [
-            ModelSpec(describe_model(path, alias=alias, context_tokens=settings.context_tokens), path.stat().st_size)
-            for alias, path in self._paths.items()
-        ]
+        self._drafted = own_alias if settings.draft_model_path else ""
+        self.specs = [self._spec(alias, path) for alias, path in self._paths.items()]
         self.bundled: list[ModelSpec] = []
         taken = {*self._paths, *settings.remotes, *settings.routes}
         if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
@@ -91,6 +91,13 @@ class ModelLoader:
         """Load models without the engine's extra buffer types from now on."""
         self._options = replace(self._options, use_extra_bufts=False)
 
+    def _spec(self, alias: str, path: Path) -> ModelSpec:
+        info = describe_model(path, alias=alias, context_tokens=self._settings.context_tokens)
+        memory_bytes = path.stat().st_size
+        if alias == self._drafted:
+            memory_bytes += draft_model_bytes(Path(self._settings.draft_model_path))
+        return ModelSpec(info, memory_bytes)
+
     def _check_digest(self, alias: str) -> None:
         if sha256 := self._settings.model_sha256.get(alias):
             check_digest(self._paths[alias], alias=alias, sha256=sha256)
@@ -111,6 +118,12 @@ class ModelLoader:
         if self._storage_of is not None:
             storage = self._storage_of(await asyncio.to_thread(digest_of, path))
         generation = await load_generation(
-            path, spec.info, self._settings, self._options, self._workers, storage=storage
+            path,
+            spec.info,
+            self._settings,
+            self._options,
+            self._workers,
+            storage=storage,
+            has_drafts=spec.info.name == self._drafted,
         )
         return ServedModel(spec.info, generation)

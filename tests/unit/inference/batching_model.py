@@ -6,7 +6,7 @@ from itertools import takewhile
 import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.cell_operations import apply_operation
+from services.inference.app.stepping.cell_operations import apply_operation
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batching import Limits, Scheduler

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.drafting.draft_engine import CacheLimits, DraftEngine
+from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
 from services.inference.core.scheduling.branches import Failed, Finished
-from services.inference.core.scheduling.drafting import DraftSource
 from services.inference.core.scheduling.drafts.worth import FixedDepth, MeasuredWorth
 from tests.unit.inference.batching_model import Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, check_texts, play
@@ -84,9 +83,9 @@ def test_a_right_draft_model_saves_steps():
     drafted.run()
     assert drafted.text(number) == plain.text(number)
     assert drafted.steps <= plain.steps / 4
-    count = drafted.scheduler.drafted[DraftSource.DRAFT_MODEL]
+    count = drafted.scheduler.guessed
     assert count.accepted == count.drafted >= 40
-    assert drafted.scheduler.drafted[DraftSource.PROMPT_LOOKUP].drafted == 0
+    assert drafted.scheduler.looked_up.drafted == 0
 
 
 def test_guesses_of_all_branches_share_one_batch_per_position():
@@ -188,7 +187,7 @@ def test_drafts_are_made_where_they_pay():
         saying(TEXT), draft_cost=lambda rows: 0.001 + rows * 1e-5, main_cost=lambda rows: 0.02 + rows * 1e-4
     )
     assert spent_s < plain_s / 2
-    count = bench.scheduler.drafted[DraftSource.DRAFT_MODEL]
+    count = bench.scheduler.guessed
     assert count.accepted > 0.9 * count.drafted
 
 
@@ -214,7 +213,7 @@ def test_drafts_that_did_not_pay_are_tried_again_and_found_when_they_pay():
         for _ in range(count):
             bench.submit(list(b"some prompt"), max_tokens=400, may_draft=True, may_look_up=False)
             bench.run()
-        return bench.scheduler.drafted[DraftSource.DRAFT_MODEL].drafted
+        return bench.scheduler.guessed.drafted
 
     before = ask(5)
     costs["draft"] = 0.001
@@ -227,5 +226,5 @@ def test_a_full_batch_has_no_room_for_drafts():
     for seed in range(8):
         bench.submit([97 + seed] * 3, seeds=(seed,), max_tokens=20, may_draft=True, may_look_up=False)
     bench.run()
-    assert bench.scheduler.drafted[DraftSource.DRAFT_MODEL].drafted < 8 * 20
+    assert bench.scheduler.guessed.drafted < 8 * 20
     assert all(sum(len(part.tokens) for part in slices) <= 4 for _, slices in bench.trace)

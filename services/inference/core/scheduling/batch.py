@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.inference.core.scheduling.branches import Branch
-from services.inference.core.scheduling.cache_owners import cache_keys
+from services.inference.core.scheduling.cells.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
@@ -54,6 +54,15 @@ class Work:
     def is_whole(self) -> bool:
         """Whether these are all pending tokens, so that the branch continues after the step."""
         return self.size == self.branch.pending
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether it has a draft, or may get one."""
+        return bool(self.draft) or self.guesses > 0
+
+    def drop_draft(self) -> None:
+        """Do without a draft."""
+        self.draft, self.guesses = [], 0
 
     @property
     def keys(self) -> list[int]:

@@ -32,11 +32,11 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
-from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
+from services.inference.core.scheduling.cells.cache_owners import CacheOwners
 from services.inference.core.scheduling.cells.operations import Cells, Drop, Operation, Save
 from services.inference.core.scheduling.cells.saving import SAVES_PER_STEP, Saving
-from services.inference.core.scheduling.drafting import DraftCount, DraftSource, StepCosts
+from services.inference.core.scheduling.drafting import DraftCount, StepCosts
 from services.inference.core.scheduling.drafts.draft_model import DraftModel
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.core.scheduling.seating import Seating
@@ -84,7 +84,8 @@ class Scheduler:
         self.limits = limits
         self.saving = saving or Saving()
         self.draft_model = draft_model
-        self.drafted = {source: DraftCount() for source in DraftSource}
+        self.looked_up = DraftCount()
+        self.guessed = DraftCount()
         self.costs = StepCosts()
         self.rows_total = 0
         self._seating = Seating(
@@ -290,14 +291,14 @@ class Scheduler:
         branch, drafted = item.branch, len(item.draft)
         if not drafted:
             return 0
-        source = DraftSource.DRAFT_MODEL if item.is_guessed else DraftSource.PROMPT_LOOKUP
-        if branch.ticket.request.may_draft:
-            self.drafted[source].add(drafted, accepted)
         if self.draft_model is not None and item.is_guessed:
+            self.guessed.add(drafted, accepted)
             self.draft_model.judge(branch, drafted, accepted)
             return accepted
         if branch.drafter is not None:
             branch.drafter.judge(drafted, accepted)
+        if branch.ticket.request.may_draft:  # given texts are no guesses
+            self.looked_up.add(drafted, accepted)
         return 0
 
     def _ticket(self, number: int) -> Ticket | None:
@@ -317,9 +318,9 @@ class Scheduler:
         """Return the work that the cache has room for, without drafts, and without the last branches, if necessary."""
         while work and not self.tree.make_room(tokens=sum(item.tokens + item.guesses for item in work)):
             seated = self._seating.seated()
-            if any(item.draft or item.guesses for item in work):
+            if any(item.has_draft for item in work):
                 for item in work:
-                    item.draft, item.guesses = [], 0
+                    item.drop_draft()
             elif len(seated) > 1:
                 last = self._seating.last_of(seated)
                 self._seating.preempt(last)

@@ -11,7 +11,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Unavailable
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
-from services.inference.core.scheduling.cache_owners import cache_keys
+from services.inference.core.scheduling.cells.cache_owners import cache_keys
 from services.inference.core.scheduling.cells.stored_blocks import NO_BLOCKS, BlockNames
 from services.inference.core.scheduling.drafting import Drafter
 

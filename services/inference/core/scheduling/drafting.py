@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 MAX_DRAFT_TOKENS = 31
@@ -22,13 +21,6 @@ _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # acceptance assumed before the first draft of a sequence
 _LEARNING = 0.25
 _RETRY_TOKENS = 32  # pause after drafts that did not pay; it doubles each time
-
-
-class DraftSource(Enum):
-    """Who guesses."""
-
-    PROMPT_LOOKUP = "prompt_lookup"
-    DRAFT_MODEL = "draft_model"
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from services.inference.core.scheduling.batch import Slice, Work
 from services.inference.core.scheduling.branches import Branch
-from services.inference.core.scheduling.cache_owners import cache_keys
+from services.inference.core.scheduling.cells.cache_owners import cache_keys
 from services.inference.core.scheduling.cells.operations import Operation
 from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.core.scheduling.drafting import StepCosts
@@ -90,11 +90,8 @@ class DraftModel:
 
     def plan(self, work: Sequence[Work], branches: Sequence[Branch], left: int, costs: StepCosts) -> None:
         """Grant drafts, as `guesses` of the work, with at most `left` tokens in all."""
-        self._guesses, self._lagging, self._due = [], [], []
-        self._has_begun, self._spent_s = False, 0.0
+        self._begin(work, left)
         self._forget(branches)
-        served = sum(item.is_whole for item in work)
-        self._shape = StepShape(sum(item.tokens for item in work), max(1, served), left)
         if self.is_off or left <= 0:
             return
         decoding = [item for item in work if self._may_draft(item)]
@@ -169,6 +166,13 @@ class DraftModel:
         self._step_tokens = step_tokens
         self._followers.clear()
         self.policy.renew()
+
+    def _begin(self, work: Sequence[Work], left: int) -> None:
+        self._guesses, self._lagging, self._due = [], [], []
+        self._has_begun = False
+        self._spent_s = 0.0
+        served = sum(item.is_whole for item in work)
+        self._shape = StepShape(sum(item.tokens for item in work), max(1, served), left)
 
     def _may_draft(self, item: Work) -> bool:
         """Tell whether a branch decodes, and has no draft yet."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.cell_operations import Copy, apply_operation
+from services.inference.app.stepping.cell_operations import Copy, apply_operation
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.batching import Plan
 from services.inference.core.scheduling.drafts.draft_model import DraftModel
@@ -59,6 +59,11 @@ class DraftEngine:
             vocabulary_size=vocabulary_size,
         )
 
+    @property
+    def max_parked_bytes(self) -> int:
+        """Most host memory that its parked tokens take."""
+        return self._limits.max_parked_tokens * self.engine.kv_bytes_per_token
+
     def draft(self, plan: Plan) -> Plan:
         """Return the plan with the drafts that it grants."""
         if self.model.is_off:
@@ -70,11 +75,17 @@ class DraftEngine:
         return plan.with_drafts()
 
     def measure(self) -> None:
-        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards."""
+        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards.
+
+        A model that cannot forget its last tokens fails here: its state stands for all of them.
+        """
         try:
             most = min(self.engine.max_batch_tokens, self.engine.kv_capacity_tokens)
-            for size in (most, *[1] * _MEASURED_STEPS):
-                self._measure(size)
+            self._measure(0, most)
+            for _ in range(_MEASURED_STEPS):
+                self.engine.truncate(0, most - 1)
+                self._measure(most - 1, 1)
+            self.engine.truncate(0, 0)
         except Exception as error:  # noqa: BLE001 - the same
             self._switch_off(error)
 
@@ -106,12 +117,10 @@ class DraftEngine:
             self.model.take(best, self._clock.monotonic_s() - started_s)
         self.model.finish()
 
-    def _measure(self, size: int) -> None:
+    def _measure(self, position: int, size: int) -> None:
         started_s = self._clock.monotonic_s()
-        self.engine.decode([Slice(0, [0] * size, 0, 1)])
-        cost_s = self._clock.monotonic_s() - started_s
-        self.engine.truncate(0, 0)
-        self.model.policy.learn_draft(size, cost_s)
+        self.engine.decode([Slice(0, [0] * size, position, 1)])
+        self.model.policy.learn_draft(size, self._clock.monotonic_s() - started_s)
 
     def _switch_off(self, error: Exception) -> None:
         log.error("the draft model failed: decoding goes on without it", error=f"{type(error).__name__}: {error}")

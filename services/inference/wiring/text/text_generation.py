@@ -12,14 +12,13 @@ from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCpp
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler, Workers
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts
-from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.preparing.prepared_request import RequestPreparer
 from services.inference.app.storing.submission import ModelStorage, Submission
-from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import InferenceSettings
+from services.inference.wiring.text.drafting import load_draft_engine
+from services.inference.wiring.text.engine_thread import open_loop
 
-MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
 MIB = 1024 * 1024
 
 
@@ -31,11 +30,15 @@ async def load_generation(
     workers: Workers,
     *,
     storage: ModelStorage | None,
+    has_drafts: bool,
 ) -> Generation:
-    """Load a model and start its engine loop."""
+    """Load a model, with its draft model if it has one, and start its engine loop."""
     shared_prompts = await asyncio.to_thread(read_shared_prompts, settings.shared_prompt_folder)
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
+    drafts = None
     try:
+        if has_drafts:
+            drafts = await asyncio.to_thread(load_draft_engine, engine, settings, options)
         template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
         requests = await asyncio.to_thread(
             RequestPreparer,
@@ -46,26 +49,12 @@ async def load_generation(
             shared_prompts=shared_prompts,
         )
     except BaseException:
+        if drafts is not None:
+            drafts.close()
         engine.close()
         raise
     clock = SystemClock()
-    loop = EngineLoop(
-        engine,
-        limits=Limits(
-            engine.max_batch_tokens,
-            settings.max_running,
-            settings.queue_capacity,
-            MEMO_ROWS,
-            settings.tenant_weights,
-        ),
-        max_idle_tokens=settings.max_idle_tokens,
-        max_parked_bytes=settings.parked_mib * MIB,
-        clock=clock,
-        post=asyncio.get_running_loop().call_soon_threadsafe,
-        stream_interval_s=settings.stream_interval_ms / 1000,
-        put=storage.blocks.put if storage is not None else None,
-        model_digest=storage.model_digest if storage is not None else "",
-    )
+    loop = open_loop(engine, drafts, settings, storage)
     return Generation(
         submission=Submission(loop, storage),
         requests=requests,

@@ -1,1 +1,0 @@
-"""Has a draft model guess the tokens of the branches that a plan grants drafts."""
