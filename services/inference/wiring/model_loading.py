@@ -60,11 +60,7 @@ class ModelLoader:
             own_alias = settings.model_name or own.stem
             self._paths[own_alias] = own
         self._paths |= {alias: Path(path) for alias, path in settings.models.items()}
-        if unknown := sorted(set(settings.model_sha256) - set(self._paths)):
-            known = ", ".join(map(repr, self._paths))
-            raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
-        for alias in self._paths:
-            self._check_digest(alias)
+        self._check_digests()
         self._drafted = own_alias if settings.draft_model_path else ""
         self.specs = [self._spec(alias, path) for alias, path in self._paths.items()]
         self.bundled: list[ModelSpec] = []
@@ -90,6 +86,13 @@ class ModelLoader:
     def disable_extra_bufts(self) -> None:
         """Load models without the engine's extra buffer types from now on."""
         self._options = replace(self._options, use_extra_bufts=False)
+
+    def _check_digests(self) -> None:
+        if unknown := sorted(set(self._settings.model_sha256) - set(self._paths)):
+            known = ", ".join(map(repr, self._paths))
+            raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
+        for alias in self._paths:
+            self._check_digest(alias)
 
     def _spec(self, alias: str, path: Path) -> ModelSpec:
         info = describe_model(path, alias=alias, context_tokens=self._settings.context_tokens)
