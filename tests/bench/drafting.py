@@ -205,7 +205,8 @@ def measure(
             decoders = {name: Decoder(engine, drafts) for name, drafts in policies.items()}
             for turn in range(given.runs):
                 asked = [prompts[(turn * clients + index) % len(prompts)] for index in range(clients)]
-                for name, decoder in decoders.items():
+                # Every second turn runs them in the other order: the first of a turn may find a cooler processor.
+                for name, decoder in list(decoders.items())[:: 1 - 2 * (turn % 2)]:
                     runs[name].append(decoder.run(asked, tokens=given.tokens, temperature=temperature, looks_up=True))
                     apply_rest(engine, decoder)
             _show(f"{clients} clients, temperature {temperature:g}", runs)
@@ -249,7 +250,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--depth", type=int, default=3, help="length of the drafts that are made whatever they cost")
+    parser.add_argument(
+        "--depth", type=int, default=3, help="length of the drafts that are made whatever they cost; 0: none"
+    )
     parser.add_argument("--prompts", choices=("chat", "code"), default=("chat", "code"), nargs="+")
     parser.add_argument("--clients", type=int, default=(1, 4), nargs="+")
     parser.add_argument("--temperatures", type=float, default=(0.0, 0.7), nargs="+")
@@ -273,10 +276,13 @@ def main() -> None:
     for kind in given.prompts if not given.check else ():
         sys.stdout.write(f"{kind}\n")
         wanted = Given(tuple(given.clients), tuple(given.temperatures), given.tokens, given.runs)
-        served, always = drafts_of(MeasuredWorth()), drafts_of(FixedDepth(given.depth))
-        measure(engine, {"plain": None, "as served": served, "always": always}, prompts[kind], wanted)
-        served.close()
-        always.close()
+        policies: dict[str, DraftEngine | None] = {"plain": None, "as served": drafts_of(MeasuredWorth())}
+        if given.depth:
+            policies["always"] = drafts_of(FixedDepth(given.depth))
+        measure(engine, policies, prompts[kind], wanted)
+        for drafts in policies.values():
+            if drafts is not None:
+                drafts.close()
     if given.check:
         both = [prompt for pair in zip(prompts["chat"], prompts["code"], strict=True) for prompt in pair]
         drafts = drafts_of(FixedDepth(given.depth))

@@ -158,16 +158,16 @@ class LlamaTokenizer:
             size = -length
 
 
-def common_tokens(tokenizer: LlamaTokenizer, other: LlamaTokenizer) -> int:
-    """Return how many tokens two vocabularies share: all of the smaller one.
+def common_tokens(model: LlamaTokenizer, draft: LlamaTokenizer) -> int:
+    """Return how many tokens a model and a draft model share: all of the smaller vocabulary.
 
-    Raises InvalidRequest for a token that has other bytes, or another role, in the larger one.
+    Raises InvalidRequest for a token that has other bytes, or another role, in the draft model.
     """
-    size = min(tokenizer.size, other.size)
+    size = min(model.size, draft.size)
     for token in range(size):
-        first, second = tokenizer.traits(token), other.traits(token)
-        if first != second:
-            raise InvalidRequest(f"token {token} is {_described(first)} in one and {_described(second)} in the other")
+        meant, found = model.traits(token), draft.traits(token)
+        if meant != found:
+            raise InvalidRequest(f"its token {token} is {_described(found)}, that of the model {_described(meant)}")
     return size
 
 

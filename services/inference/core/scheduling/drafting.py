@@ -10,6 +10,7 @@ Source: A. Saxena, "Prompt Lookup Decoding", 2023.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,7 @@ _FIRST_NGRAM = 10  # the same before the first right draft: names and phrases re
 _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # acceptance assumed before the first draft of a sequence
 _LEARNING = 0.25
+_MEASURED_STEPS = 8
 _RETRY_TOKENS = 32  # pause after drafts that did not pay; it doubles each time
 
 
@@ -41,16 +43,23 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}
+        self._learned: Counter[int] = Counter()
 
     def learn(self, rows: int, cost: float) -> None:
         """Learn from a step; the estimate changes slowly, so that one disturbed step does not decide."""
         if rows > 0 and cost > 0:
             before = self._known.get(rows, cost)
             self._known[rows] = before + min(cost - before, before) * 0.1
+            self._learned[rows] += 1
 
     def is_measured(self, rows: int) -> bool:
-        """Tell whether a step of at most `rows` is known, so that the estimate is no upper bound only."""
-        return any(known <= rows for known in self._known)
+        """Tell whether enough steps of at most `rows` are known: the first ones are slow, and others cost more."""
+        return any(count >= _MEASURED_STEPS for known, count in self._learned.items() if known <= rows)
+
+    def bound(self, rows: int) -> float:
+        """Return the most that a step of `rows` may cost: a larger one costs more, and a row at most its share."""
+        bounds = [cost * max(1.0, rows / known) for known, cost in self._known.items()]
+        return min(bounds, default=0.0)
 
     def estimate(self, rows: int) -> float:
         """Return the cost of a step of `rows`, interpolated or extrapolated from known steps; 0 without any."""

@@ -3,7 +3,7 @@
 Theory of operation. A draft of k tokens costs k steps of the draft model and k more rows of the model's step, and gives
 as many tokens as the sampler then picks. All three are measured: the costs of both models by rows, and the acceptance
 of each branch. Of all numbers of branches and lengths, the one with the most expected tokens per second is taken, if it
-beats decoding without drafts.
+beats decoding without drafts. What was not measured yet counts as the most that it may cost.
 
 Where nothing pays, a trial measures again from time to time. Trials are paid from an account: it earns a share of the
 time of all steps and what drafts save, and pays what drafts lose. So trials that never pay cost this share at most. An
@@ -29,6 +29,7 @@ _LEARNING = 0.1  # of a branch
 _LEARNING_OF_ALL = 0.01  # of what new branches begin with
 _EXPECTED_TOKENS = 128  # how long an answer is assumed to go on
 _MARGIN = 1.03  # measurements within this factor are equal
+_FOLLOWING_MARGIN = 1.1  # the same before a branch's tokens are computed, which cannot be undone
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class MeasuredWorth:
     def __init__(self) -> None:
         self.first_acceptance = _FIRST_GUESS
         self.account_s = 0.0
+        self._gains: dict[tuple[float, StepShape], float] = {}  # since the last step
         self._draft_costs = StepCosts()
 
     def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:
@@ -127,11 +129,8 @@ class MeasuredWorth:
         if not self._may_spend(shape, costs):
             return False
         plain_s = costs.estimate(shape.rows)
-        # Steps of the draft model are shared, so the others count as if they were followed, too.
-        caught_up = Standing(standing.acceptance, 1, MAX_DEPTH)
-        rate, _ = self._best_depth([caught_up] * min(shape.served, shape.left), shape, costs)
-        gain = rate * plain_s / shape.served
-        if gain <= _MARGIN:
+        gain = self._gain(standing.acceptance, shape, costs)
+        if gain <= _FOLLOWING_MARGIN:
             return False
         rest_s = min(standing.remaining, _EXPECTED_TOKENS) * plain_s
         return rest_s * (1 - 1 / gain) > self._draft_s(standing.pending, costs)
@@ -141,7 +140,7 @@ class MeasuredWorth:
         if not costs.is_measured(shape.rows) or standing.remaining < TRIAL_ROUNDS:
             return False
         plain_s = costs.estimate(shape.rows)
-        more_s = costs.estimate(shape.rows + TRIAL_DEPTH) - plain_s + TRIAL_DEPTH * self._draft_s(1, costs)
+        more_s = costs.bound(shape.rows + TRIAL_DEPTH) - plain_s + TRIAL_DEPTH * self._draft_s(1, costs)
         if self.account_s < self._draft_s(standing.pending, costs) + TRIAL_ROUNDS * more_s:
             return False
         standing.trial_rounds = TRIAL_ROUNDS
@@ -154,6 +153,7 @@ class MeasuredWorth:
     def settle(self, shape: StepShape, costs: StepCosts, *, cost_s: float, draft_s: float, gained: int) -> None:
         """Enter a step in the account: its time, the draft model's before it, and the tokens that drafts gained."""
         plain_s = costs.estimate(shape.rows)
+        self._gains.clear()
         self.account_s += INCOME_SHARE * cost_s
         if draft_s:
             self.account_s += gained * plain_s / max(1, shape.served) - draft_s - max(0.0, cost_s - plain_s)
@@ -177,11 +177,23 @@ class MeasuredWorth:
         draft_s = self._draft_s(sum(standing.pending for standing in taken), costs)
         for depth in range(1, min(MAX_DEPTH, shape.left // count) + 1):
             tokens += sum(standing.acceptance**depth for standing in taken if depth <= standing.limit)
-            rate = tokens / (costs.estimate(shape.rows + count * depth) + draft_s)
+            rate = tokens / (costs.bound(shape.rows + count * depth) + draft_s)
             if rate > best:
                 best, best_depth = rate, depth
             draft_s += self._draft_s(count, costs)
         return best, best_depth
+
+    def _gain(self, acceptance: float, shape: StepShape, costs: StepCosts) -> float:
+        """Return the rate of tokens with drafts for branches of an acceptance, as a share of that without drafts.
+
+        Steps of the draft model are shared, so all branches count as if they had drafts.
+        """
+        gain = self._gains.get((acceptance, shape))
+        if gain is None:
+            caught_up = Standing(acceptance, 1, MAX_DEPTH)
+            rate, _ = self._best_depth([caught_up] * min(shape.served, shape.left), shape, costs)
+            gain = self._gains[acceptance, shape] = rate * costs.estimate(shape.rows) / shape.served
+        return gain
 
     def _may_spend(self, shape: StepShape, costs: StepCosts) -> bool:
         """Tell whether the cost of a step without drafts is known, and the account not far in debt."""
@@ -189,7 +201,7 @@ class MeasuredWorth:
 
     def _draft_s(self, rows: int, costs: StepCosts) -> float:
         """Return the cost of a step of the draft model; before it is measured, that of the model, which is larger."""
-        return self._draft_costs.estimate(rows) or costs.estimate(rows)
+        return self._draft_costs.bound(rows) or costs.bound(rows)
 
 
 class FixedDepth:
