@@ -56,7 +56,9 @@ def decode(answers, acceptance, main_s, draft_s, seed=0):
 
 @settings(max_examples=40, deadline=None)
 @given(FRACTIONS, FRACTIONS, FRACTIONS, st.floats(0.01, 1), st.integers(0, 99))
-def test_drafts_lose_little_whatever_they_cost(acceptance, row_share, draft_row_share, draft_share, seed):
+def test_drafts_lose_a_bounded_time_once_and_a_small_share_for_ever(
+    acceptance, row_share, draft_row_share, draft_share, seed
+):
     def main_s(rows):
         return 0.01 * (1 + row_share * (rows - 1))
 
@@ -64,7 +66,9 @@ def test_drafts_lose_little_whatever_they_cost(acceptance, row_share, draft_row_
         return 0.01 * draft_share * (1 + draft_row_share * (rows - 1))
 
     spent_s, tokens = decode(12, acceptance, main_s, draft_s, seed)
-    assert spent_s < 1.05 * tokens * main_s(1)
+    lost_steps = spent_s / main_s(1) - tokens
+    once = 50 + MAX_DEPTH + PROMPT  # until the acceptance is known, with the drafts and the prompt that go beyond
+    assert lost_steps < 0.02 * tokens + once
 
 
 @pytest.mark.parametrize(("acceptance", "least"), [(0.95, 3.0), (0.8, 2.0), (0.6, 1.4)])
