@@ -5,6 +5,7 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.core.generation import InferenceRequest, Sampling
+from services.inference.core.scheduling.drafts.worth import FixedDepth
 from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
@@ -38,9 +39,11 @@ async def test_a_draft_model_counts_as_memory_and_leaves_the_answer_as_it_is(fil
     assert with_draft.specs[0].memory_bytes == file.stat().st_size + draft.stat().st_size
     served = await with_draft.load(with_draft.specs[0])
     drafts = served.workload.loop.drafts
+    drafts.model.policy = FixedDepth(4)  # whether they pay or not
     said = await said_by(served)
     assert not drafts.model.is_off
-    assert said
+    load = served.workload.load()
+    assert load.guessed_tokens_total >= load.guessed_accepted_total >= 8
     assert said == await said_by(await without.load(without.specs[0]))
 
 

@@ -54,7 +54,7 @@ def decode(answers, acceptance, main_s, draft_s, seed=0):
     return spent_s, tokens
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(FRACTIONS, FRACTIONS, FRACTIONS, st.floats(0.01, 1), st.integers(0, 99))
 def test_drafts_lose_a_bounded_time_once_and_a_small_share_for_ever(
     acceptance, row_share, draft_row_share, draft_share, seed
