@@ -218,6 +218,10 @@ bench-constraint: setup-dev ## Measure compiling and enforcing
 bench-repair: setup-dev ## Compare JSON repair with the tests of other repairers, which are fetched
 	@$(BIN)/python -m tests.bench.repair
 
+.PHONY: bench-drafting
+bench-drafting: setup-dev ## Measure what a draft model buys: MODEL=file DRAFT=file, DRAFTING="--clients 1 --check 8"
+	@GOMP_SPINCOUNT=300 $(BIN)/python -m tests.bench.drafting --model "$(MODEL)" --draft "$(DRAFT)" $(DRAFTING)
+
 .PHONY: bench-tenants
 bench-tenants: setup-dev ## Measure what one tenant learns of another, and waits for it
 	@$(BIN)/python -m tests.bench.tenants

@@ -59,7 +59,8 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     """Return the names that lack only an area, or the name with the most similar spelling; empty for none."""
-    tail = name.removeprefix(PREFIX.rstrip("_"))
-    if without_area := sorted(other for other in names if other.endswith(tail)):
+    rest = name.removeprefix(PREFIX)
+    with_area = {area_prefix(area) + rest for area in (*AREAS, *DOORS)}
+    if without_area := sorted(with_area.intersection(names)):
         return " or ".join(without_area)
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1)), "")

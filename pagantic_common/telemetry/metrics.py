@@ -52,11 +52,7 @@ def add_gauge(name: str, description: str, read: Read) -> None:
 
 def add_gauges(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
     """Report the values of `read`, one for each value of a label, whenever metrics are read."""
-
-    def observe(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(value, {label: of}) for of, value in read().items()]
-
-    metrics.get_meter("pagantic").create_observable_gauge(name, [observe], description=description)
+    metrics.get_meter("pagantic").create_observable_gauge(name, [_observed_by(label, read)], description=description)
 
 
 def add_info(name: str, description: str, read: Callable[[], Mapping[str, str]]) -> None:
@@ -68,6 +64,11 @@ def add_info(name: str, description: str, read: Callable[[], Mapping[str, str]])
 def add_counter(name: str, description: str, read: Read) -> None:
     """Report the value of `read`, which never falls, whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_counter(name, [_observed(read)], description=description)
+
+
+def add_counters(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+    """Report the values of `read`, which never fall, one for each value of a label, whenever metrics are read."""
+    metrics.get_meter("pagantic").create_observable_counter(name, [_observed_by(label, read)], description=description)
 
 
 def make_counter(name: str, description: str) -> metrics.Counter:
@@ -95,3 +96,9 @@ def shut_down_metrics() -> None:
 
 def _observed(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
     return lambda _options: [Observation(read())]
+
+
+def _observed_by(
+    label: str, read: Callable[[], Mapping[str, float]]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _options: [Observation(value, {label: of}) for of, value in read().items()]

@@ -161,7 +161,12 @@ class InferenceSettings(InnerSettings):
         description="folder of texts; tenants share the KV cells of system messages that begin with one; empty is none",
     )
     max_running: int = Field(16, ge=1, le=128, description="requests and candidates decoded at the same time")
-    drafting: bool = Field(True, description="guess tokens that repeat the prompt, while that pays (prompt lookup)")
+    drafting: bool = Field(
+        True, description="guess tokens while that pays: those that repeat the prompt, and by DRAFT_MODEL_PATH"
+    )
+    draft_model_path: ExpandedPath = Field(
+        "", description="GGUF file of a smaller model with the same tokens, which drafts for MODEL_PATH; empty is none"
+    )
     tuning: bool = Field(
         True, description="measure the best value of each auto setting in idle moments, and remember it"
     )
@@ -224,6 +229,14 @@ class InferenceSettings(InnerSettings):
     def _check_prefixes(self) -> InferenceSettings:
         if self.prefix_folder and not self.parked_mib:
             raise ValueError("PREFIX_FOLDER is set and PARKED_MIB is 0: what is read from it needs that memory")
+        return self
+
+    @model_validator(mode="after")
+    def _check_drafts(self) -> InferenceSettings:
+        if self.draft_model_path and not self.drafting:
+            raise ValueError("DRAFT_MODEL_PATH is set and DRAFTING is false: leave one of them out")
+        if self.draft_model_path and not self.has_own_model:
+            raise ValueError("DRAFT_MODEL_PATH is set and MODEL_PATH is none: there is no model to draft for")
         return self
 
     @model_validator(mode="after")

@@ -58,6 +58,6 @@ def _shapes():
     return shapes
 
 
-def write_tiny_gemma(path):
-    """Write the model to `path` and return it."""
-    return write_random_model(path, _metadata(), _shapes())
+def write_tiny_gemma(path, changes=None):
+    """Write the model to `path`, with changes of its metadata, and return it."""
+    return write_random_model(path, _metadata() | (changes or {}), _shapes())

@@ -189,6 +189,8 @@ INFERENCE = {
         ),
         Panel("Age of the current step", "s", values(age="pagantic_inference_step_age_seconds")),
         Panel("Preemptions", "ops", rates("pagantic_inference_preemptions_total", "instance")),
+        Panel("Drafted tokens per second", "short", rates("pagantic_inference_drafted_tokens_total", "source")),
+        Panel("Accepted tokens per second", "short", rates("pagantic_inference_accepted_tokens_total", "source")),
     ],
     "Cache": [
         Panel(

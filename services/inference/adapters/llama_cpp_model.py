@@ -13,7 +13,7 @@ from typing import cast
 
 import llama_cpp
 
-from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
 
@@ -143,6 +143,11 @@ class LlamaTokenizer:
         known = (token for token in tokens if 0 <= token < self.size)
         return b"".join(self.render(token, with_special=with_special) for token in known)
 
+    def traits(self, token: int) -> tuple[bytes, bool, bool]:
+        """Return the bytes of a token, whether it is a control token, and whether it ends an output."""
+        is_control = bool(llama_cpp.llama_vocab_get_attr(self.vocab, token) & _CONTROL)
+        return self.render(token, with_special=True), is_control, bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+
     def render(self, token: int, *, with_special: bool) -> bytes:
         """Return the bytes of a token; `with_special` writes control tokens out."""
         size = _PIECE_BYTES
@@ -152,6 +157,24 @@ class LlamaTokenizer:
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+
+def common_tokens(model: LlamaTokenizer, draft: LlamaTokenizer) -> int:
+    """Return how many tokens a model and a draft model share: all of the smaller vocabulary.
+
+    Raises InvalidRequest for a token that has other bytes, or another role, in the draft model.
+    """
+    size = min(model.size, draft.size)
+    for token in range(size):
+        meant, found = model.traits(token), draft.traits(token)
+        if meant != found:
+            raise InvalidRequest(f"its token {token} is {_described(found)}, that of the model {_described(meant)}")
+    return size
+
+
+def _described(traits: tuple[bytes, bool, bool]) -> str:
+    text, is_control, is_end = traits
+    return f"{text!r}" + " (control)" * is_control + " (end)" * is_end
 
 
 class LlamaVocabulary:

@@ -93,6 +93,15 @@ def check_digest(path: Path, *, alias: str, sha256: str) -> None:
         )
 
 
+def draft_model_bytes(path: Path) -> int:
+    """Return the size of a draft model's file in bytes; raises PreconditionFailed (CONFIG_NO_ENGINE) without one."""
+    if not path.is_file():
+        raise PreconditionFailed(
+            f"DRAFT_MODEL_PATH is {str(path)!r}, which is not a file", code=ErrorCode.CONFIG_NO_ENGINE
+        )
+    return path.stat().st_size
+
+
 def digest_of(path: Path) -> str:
     """Return what tells a model from every other one: a hash of its file, or of all files that it is split into."""
     found = _PART.search(path.name)

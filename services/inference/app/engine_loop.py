@@ -11,7 +11,8 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.cell_operations import Copy, apply_operation
+from services.inference.app.stepping.cell_operations import Copy, apply_operation
+from services.inference.app.stepping.draft_engine import DraftEngine
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,
@@ -48,6 +49,7 @@ class EngineLoop:
         put: Takes the name, a function that copies the cells, and the number of tokens of a block that is to be stored,
             and returns whether it will be; None stores nothing.
         model_digest: Tells the model's files from others, for the names of stored blocks.
+        drafts: A draft model for this engine; None for none.
     """
 
     def __init__(
@@ -62,15 +64,18 @@ class EngineLoop:
         stream_interval_s: float = 0.0,
         put: Put | None = None,
         model_digest: str = "",
+        drafts: DraftEngine | None = None,
     ) -> None:
         self.engine = engine
+        self.drafts = drafts
         self.max_parked_tokens = 0
         if engine.cell_format:  # parked tokens serve prompts that share only a part of them
             self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
         self._max_idle_tokens = max_idle_tokens
         self._put = put
         self._model_digest = model_digest
-        self.scheduler = Scheduler(self._empty_tree(), limits, Saving(self._new_root()))
+        draft_model = drafts.model if drafts is not None else None
+        self.scheduler = Scheduler(self._empty_tree(), limits, Saving(self._new_root()), draft_model)
         self.broken_because = ""
         self.may_adopt = put is not None
         self._clock = clock
@@ -286,6 +291,8 @@ class EngineLoop:
             return partial(self._compute_again, plan)
         if not plan.slices:
             return tuple
+        if self.drafts is not None:
+            plan = self.drafts.draft(plan)
         started_s = self._clock.monotonic_s()
         try:
             logits = self.engine.decode(plan.slices)

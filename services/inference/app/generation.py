@@ -69,6 +69,10 @@ class Generation:
             queued_prompt_tokens=scheduler.queued_prompt_tokens,
             refused_total=scheduler.refused_total,
             parked_bytes=scheduler.tree.parked.parked_tokens * self.engine.kv_bytes_per_token,
+            looked_up_tokens_total=scheduler.looked_up.drafted,
+            looked_up_accepted_total=scheduler.looked_up.accepted,
+            guessed_tokens_total=scheduler.guessed.drafted,
+            guessed_accepted_total=scheduler.guessed.accepted,
         )
 
     def cached_keys(self) -> frozenset[int]:
@@ -88,17 +92,20 @@ class Generation:
         await asyncio.to_thread(self.loop.close)
         await self.preparation.close()
         await asyncio.to_thread(self._constraints.close)
+        if self.loop.drafts is not None:
+            self.loop.drafts.close()
         self.engine.close()
 
     async def retune(self, tuning: Tuning) -> None:
         """Run the engine with another tuning, once no request is decoded."""
-        change = partial(
-            self.engine.retune,
-            threads=tuning.threads,
-            flash_attention=tuning.flash_attention,
-            batch_tokens=tuning.step_tokens,
+        await asyncio.wrap_future(self.loop.when_idle(partial(self._retune, tuning)))
+
+    def _retune(self, tuning: Tuning) -> None:
+        self.engine.retune(
+            threads=tuning.threads, flash_attention=tuning.flash_attention, batch_tokens=tuning.step_tokens
         )
-        await asyncio.wrap_future(self.loop.when_idle(change))
+        if self.loop.drafts is not None:
+            self.loop.drafts.retune(tuning)
 
     def runs(self, inference_id: str) -> bool:
         """Tell whether an inference runs here."""

@@ -28,6 +28,10 @@ class Load:
     queued_prompt_tokens: int = 0
     refused_total: int = 0
     parked_bytes: int = 0
+    looked_up_tokens_total: int = 0
+    looked_up_accepted_total: int = 0
+    guessed_tokens_total: int = 0
+    guessed_accepted_total: int = 0
 
     @property
     def kv_used_ratio(self) -> float:

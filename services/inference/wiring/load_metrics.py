@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 
 from pagantic_common.telemetry import names
-from pagantic_common.telemetry.metrics import add_counter, add_gauge, add_info
+from pagantic_common.telemetry.metrics import add_counter, add_counters, add_gauge, add_info
 from services.inference.app.models import Models
 from services.inference.app.storing.block_storage import StorageCounts
 from services.inference.core.cached_blocks import BLOCK_TOKENS
@@ -28,6 +29,20 @@ _COUNTERS = (
     (names.INFERENCE_REFUSED_REQUESTS, "Requests that the queue had no place for", "refused_total"),
     (names.INFERENCE_PREEMPTIONS, "Sequences that lost their cells to others", "preemptions_total"),
 )
+_DRAFT_COUNTERS = (
+    (
+        names.INFERENCE_DRAFTED_TOKENS,
+        "Tokens guessed, by who guessed",
+        "looked_up_tokens_total",
+        "guessed_tokens_total",
+    ),
+    (
+        names.INFERENCE_ACCEPTED_TOKENS,
+        "Guessed tokens that were right, by who guessed",
+        "looked_up_accepted_total",
+        "guessed_accepted_total",
+    ),
+)
 _STORAGE_COUNTERS = (
     (names.INFERENCE_PREFIX_READ_TOKENS, "Tokens of prompts whose cells came from the folder", "read_tokens"),
     (names.INFERENCE_PREFIX_WRITTEN_TOKENS, "Tokens whose cells were written to the folder", "written_tokens"),
@@ -41,6 +56,9 @@ def report_load(models: Models) -> None:
         add_gauge(name, description, partial(_read_load, models, attribute))
     for name, description, attribute in _COUNTERS:
         add_counter(name, description, partial(_read_load, models, attribute))
+    for name, description, looked_up, guessed in _DRAFT_COUNTERS:
+        sources = {"prompt_lookup": looked_up, "draft_model": guessed}
+        add_counters(name, description, "source", partial(_read_loads, models, sources))
     add_gauge(names.INFERENCE_STEP_AGE, "Age of the oldest step that is being computed", partial(_step_age_s, models))
     add_info(
         names.INFERENCE_CACHE_CONFIG, "Size of the KV cache in the blocks of its events", partial(_cache_config, models)
@@ -55,6 +73,11 @@ def report_storage(counts: StorageCounts) -> None:
 
 def _read_load(models: Models, attribute: str) -> float:
     return float(getattr(models.load(), attribute))
+
+
+def _read_loads(models: Models, attributes: Mapping[str, str]) -> dict[str, float]:
+    load = models.load()
+    return {label: float(getattr(load, attribute)) for label, attribute in attributes.items()}
 
 
 def _step_age_s(models: Models) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from pagantic_common.domain.errors import InvalidRequest
 from services.inference.adapters.conversion.embedding_model import (
     ALIAS,
     SIZE_BYTES,
@@ -22,6 +21,7 @@ from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.tuning import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
+from services.inference.wiring.model_files import files_of
 from services.inference.wiring.workers import AllWorkers
 from services.inference.wiring.workloads.pooling import load_pooled
 from services.inference.wiring.workloads.text_generation import load_generation
@@ -57,31 +57,29 @@ class ModelLoader:
         self._workers = workers
         self._storage_of = storage_of
         self._options = EngineOptions()
-        self._paths = _paths_of(settings, own)
-        self._projectors = _projectors_of(settings, own)
-        for alias in self._paths:
+        self._files = files_of(settings, own)
+        for alias in self._files:
             self._check_digest(alias)
         self.own_file = own
-        self._loaded_files = dict(self._paths)
-        self.specs = [self._describe(alias) for alias in self._paths]
+        self.specs = [self._describe(alias) for alias in self._files]
         if own is not None and convert is not None and not embedder_kind(self.specs[0].info):
             self._load_own_from(convert(own))
         self.bundled: list[ModelSpec] = []
-        taken = {*self._paths, *settings.remotes, *settings.routes}
+        taken = {*self._files, *settings.remotes, *settings.routes}
         if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
             info = describe_embedding_model(context_tokens=settings.context_tokens)
             self.bundled.append(ModelSpec(info, SIZE_BYTES))
 
     def _describe(self, alias: str) -> ModelSpec:
-        projector, context_tokens = self._projectors.get(alias), self._settings.context_tokens
-        info = describe_model(self._paths[alias], alias=alias, context_tokens=context_tokens, projector=projector)
-        files = [file for file in (self._loaded_files[alias], projector) if file is not None]
-        return ModelSpec(info, sum(file.stat().st_size for file in files))
+        files, context_tokens = self._files[alias], self._settings.context_tokens
+        info = describe_model(files.given, alias=alias, context_tokens=context_tokens, projector=files.projector)
+        return ModelSpec(info, files.size_bytes)
 
     def _load_own_from(self, file: Path) -> None:
         """Let the engine load another file for the first model."""
         alias = self.specs[0].info.name
-        self.own_file = self._loaded_files[alias] = file
+        self.own_file = file
+        self._files[alias] = replace(self._files[alias], loaded=file)
         self.specs[0] = self._describe(alias)
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
@@ -104,13 +102,13 @@ class ModelLoader:
 
     def _check_digest(self, alias: str) -> None:
         if sha256 := self._settings.model_sha256.get(alias):
-            check_digest(self._paths[alias], alias=alias, sha256=sha256)
+            check_digest(self._files[alias].given, alias=alias, sha256=sha256)
 
     def _file_of(self, alias: str) -> Path:
-        if alias not in self._paths:
+        if alias not in self._files:
             return converted_model()
         self._check_digest(alias)
-        return self._loaded_files[alias]
+        return self._files[alias].loaded
 
     async def load(self, spec: ModelSpec) -> ServedModel:
         """Load a model; its file must be the expected one still."""
@@ -122,29 +120,12 @@ class ModelLoader:
         if self._storage_of is not None:
             storage = self._storage_of(await asyncio.to_thread(digest_of, path))
         generation = await load_generation(
-            path, spec.info, self._settings, self._options, self._workers, storage=storage
+            path,
+            spec.info,
+            self._settings,
+            self._options,
+            self._workers,
+            storage=storage,
+            has_drafts=self._files[spec.info.name].draft is not None,
         )
         return ServedModel(spec.info, generation)
-
-
-def _paths_of(settings: InferenceSettings, own: Path | None) -> dict[str, Path]:
-    """Return the files by alias, the own one first; raises InvalidRequest for a hash of another alias."""
-    paths: dict[str, Path] = {}
-    if own is not None:
-        paths[_own_alias(settings, own)] = own
-    paths |= {alias: Path(path) for alias, path in settings.models.items()}
-    if unknown := sorted(set(settings.model_sha256) - set(paths)):
-        known = ", ".join(map(repr, paths))
-        raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {known}")
-    return paths
-
-
-def _projectors_of(settings: InferenceSettings, own: Path | None) -> dict[str, Path]:
-    """Return the files of image encoders by the alias of their model."""
-    if own is None or not settings.projector_path:
-        return {}
-    return {_own_alias(settings, own): Path(settings.projector_path)}
-
-
-def _own_alias(settings: InferenceSettings, own: Path) -> str:
-    return settings.model_name or own.stem

@@ -6,7 +6,7 @@ from itertools import takewhile
 import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.cell_operations import apply_operation
+from services.inference.app.stepping.cell_operations import apply_operation
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batching import Limits, Scheduler
@@ -39,6 +39,7 @@ class Bench:
         weights=None,
         block=None,
         stored=None,
+        drafts=None,
     ):
         self.engine = engine or ScriptedEngine(
             logits_of=random_logits, kv_capacity_tokens=capacity, max_sequences=sequences
@@ -47,7 +48,10 @@ class Bench:
             capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
         )
         saving = Saving(ROOT, block_tokens=block) if block else None
-        self.scheduler = Scheduler(tree, Limits(step_tokens, max_running, queue_capacity, memo, weights or {}), saving)
+        self.drafts = drafts
+        draft_model = drafts.model if drafts else None
+        limits = Limits(step_tokens, max_running, queue_capacity, memo, weights or {})
+        self.scheduler = Scheduler(tree, limits, saving, draft_model)
         self.block = block
         self.stored = {} if stored is None else stored
         self.adopted = 0
@@ -67,7 +71,7 @@ class Bench:
             matcher=more.pop("matcher", None),
             stop=more.pop("stop", ()),
         )
-        drafter = PromptLookup(prompt) if more.pop("may_draft", False) else None
+        drafter = PromptLookup(prompt) if more.pop("may_look_up", more.get("may_draft", False)) else None
         request = DecodeRequest(
             tokens=tuple(prompt), output=output, draws=draws, max_tokens=max_tokens, drafter=drafter, **more
         )
@@ -95,6 +99,8 @@ class Bench:
         self.events += plan.events
         for operation in plan.operations:
             apply_operation(self.engine, operation, lambda name, copy: self.stored.__setitem__(name, copy()))
+        if self.drafts:
+            plan = self.drafts.draft(plan)
         self.trace.append((plan.operations, plan.slices))
         assert all(part.tokens for part in plan.slices)
         if plan.slices:

@@ -33,7 +33,7 @@ from services.inference.core.decoding.images import (
 )
 from services.inference.core.generation import ChatPrompt
 from services.inference.core.scheduling.branches import Prompted
-from services.inference.core.scheduling.cache_owners import CacheOwners
+from services.inference.core.scheduling.cells.cache_owners import CacheOwners
 from tests.support.sample_images import GIF, PNG, sample_image
 from tests.unit.inference.batching_model import Bench
 

@@ -37,7 +37,7 @@ class RequestPreparer:
     Args:
         engine: The model.
         template: Its chat template.
-        may_draft: Whether to guess tokens that repeat the prompt.
+        may_draft: Whether to guess tokens: those that repeat the prompt, and by a draft model if there is one.
         new_seed: Gives the seed of a request that has none.
         shared_prompts: The beginnings of system messages that tenants share in the cache.
     """
@@ -103,6 +103,7 @@ class RequestPreparer:
             tenant=current_principal().tenant,
             shared_tokens=self.shared_length(prompt.tokens),
             drafter=self._drafter(request, prompt),
+            may_draft=self._may_draft,
             reports_tokens=request.reports_tokens,
             prefixes=request.prefixes,
             said_tokens=request.said_tokens,

@@ -29,20 +29,22 @@ class Advancing:
         self._seating = seating
         self.output_tokens_total = 0
 
-    def advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
+    def advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
         """Continue a branch with the rows after its tokens and after each token of its draft.
 
-        An error in the sampling, constraint or text of a request fails that request alone.
+        Returns how many tokens of the draft were picked. An error in the sampling, constraint or text of a request
+        fails that request alone.
         """
         ticket = branch.ticket
         if not ticket.is_prompted:
             self._report_prompt(ticket, events)
         try:
-            self._advance(branch, draft, rows, events)
+            return self._advance(branch, draft, rows, events)
         except InvalidRequest as error:  # the constraint cannot be enforced any longer
             self.fail(ticket, FailureCause.CONSTRAINT, str(error), events)
         except BaseException as error:  # noqa: BLE001 - a panic of a library written in Rust is not an Exception
             self.fail(ticket, FailureCause.UNEXPECTED, "", events, error)
+        return 0
 
     def fail(
         self,
@@ -65,7 +67,7 @@ class Advancing:
         if cancelled and not branch.candidates:
             self._seating.remove(branch)
 
-    def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> None:
+    def _advance(self, branch: Branch, draft: list[int], logits: Logits, events: list[SchedulerEvent]) -> int:
         accepted = 0
         while True:
             row = branch.output.rank(logits[accepted])
@@ -77,17 +79,16 @@ class Advancing:
             self._report(branch, step, events)
             if step.finish_reason is not None:
                 self._seating.remove(branch)
-                return
+                return accepted
             branch.extend(step.tokens)
             matched = common_length(step.tokens, draft[accepted:], len(draft))
             branch.computed += matched
             accepted += matched
             if matched < len(step.tokens):
                 break
-        if branch.drafter is not None and draft:
-            branch.drafter.judge(len(draft), accepted)
         assert branch.sequence_id is not None  # noqa: S101 - it was just computed
         self._seating.tree.truncate(branch.sequence_id, branch.computed)
+        return accepted
 
     def _draw(self, branch: Branch, row: Row, drafted: int | None, events: list[SchedulerEvent]) -> int:
         """Let every candidate draw, and return the token of those that stay in the branch.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from services.inference.core.decoding.images import Embeddings, embeddings_at
 from services.inference.core.scheduling.branches import Branch
-from services.inference.core.scheduling.cache_owners import cache_keys
+from services.inference.core.scheduling.cells.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
@@ -38,17 +38,36 @@ class Slice:
 
 @dataclass(slots=True)
 class Work:
-    """The part of a batch for one branch: its next `size` pending tokens and, if these are all, a draft."""
+    """The part of a batch for one branch: its next `size` pending tokens and, if these are all, a draft.
+
+    Before the draft model has made its draft, `guesses` is how many tokens it may have.
+    """
 
     branch: Branch
     size: int
     draft: list[int]
+    guesses: int = 0
+    is_guessed: bool = False
     slice: Slice = field(init=False)
 
     @property
     def tokens(self) -> int:
         """Tokens in the batch."""
         return self.size + len(self.draft)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all pending tokens, so that the branch continues after the step."""
+        return self.size == self.branch.pending
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether it has a draft, or may get one."""
+        return bool(self.draft) or self.guesses > 0
+
+    def drop_draft(self) -> None:
+        """Do without a draft."""
+        self.draft, self.guesses = [], 0
 
     @property
     def keys(self) -> list[int]:

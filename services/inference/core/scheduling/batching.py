@@ -32,11 +32,12 @@ from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
-from services.inference.core.scheduling.cache_owners import CacheOwners
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
+from services.inference.core.scheduling.cells.cache_owners import CacheOwners
 from services.inference.core.scheduling.cells.operations import Cells, Drop, Operation, Save
 from services.inference.core.scheduling.cells.saving import SAVES_PER_STEP, Saving
-from services.inference.core.scheduling.drafting import StepCosts
+from services.inference.core.scheduling.drafting import DraftCount, StepCosts
+from services.inference.core.scheduling.drafts.draft_model import DraftModel
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.core.scheduling.seating import Seating
 
@@ -49,6 +50,12 @@ class Plan:
     slices: tuple[Slice, ...]
     events: tuple[SchedulerEvent, ...]
     work: tuple[Work, ...] = ()
+
+    def with_drafts(self) -> Plan:
+        """Return the plan with the drafts that the draft model has made for it meanwhile."""
+        if not any(item.is_guessed for item in self.work):
+            return self
+        return replace(self, slices=tuple(item.plan_slice() for item in self.work))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +73,19 @@ class Limits:
 
 
 class Scheduler:
-    """All requests of one engine. Call `decide`, then one of `apply`, `refuse` and `fail`, in turn."""
+    """All requests of one engine. Call `decide`, then one of `apply`, `refuse` and `fail`, in turn.
 
-    def __init__(self, tree: PrefixTree, limits: Limits, saving: Saving | None = None) -> None:
+    With a draft model, its batches come between `decide` and these.
+    """
+
+    def __init__(
+        self, tree: PrefixTree, limits: Limits, saving: Saving | None = None, draft_model: DraftModel | None = None
+    ) -> None:
         self.limits = limits
         self.saving = saving or Saving()
+        self.draft_model = draft_model
+        self.looked_up = DraftCount()
+        self.guessed = DraftCount()
         self.costs = StepCosts()
         self.rows_total = 0
         self._seating = Seating(
@@ -191,6 +206,9 @@ class Scheduler:
         self._seating.fill(now_s)
         self._serve_from_memo(events)
         work = fill_batch(self._seating.seated(), self.limits.step_tokens, self.costs)
+        if self.draft_model is not None:
+            left = self.limits.step_tokens - sum(item.tokens for item in work)
+            self.draft_model.plan(work, self._seating.branches, left, self.costs)
         work = self._make_room_for(work, events)
         slices = tuple(item.plan_slice() for item in work)
         operations = tuple(self.tree.operations)
@@ -202,6 +220,7 @@ class Scheduler:
         events: list[SchedulerEvent] = []
         self._steps += 1
         self.costs.learn(sum(item.tokens for item in plan.work), cost)
+        gained = 0
         for item in plan.work:
             self._count_computed(item)
         first_row = 0
@@ -216,7 +235,10 @@ class Scheduler:
                     self._cached_prompts.add(request.prefixes, item.branch.keys[: len(request.tokens)])
                 if item.branch.is_likely_to_recur:
                     self._memo.keep(item.branch.keys, rows[0])
-                self._advance(item.branch, item.draft, rows, events)
+                accepted = self._advance(item.branch, item.draft, rows, events)
+                gained += self._judge(item, accepted)
+        if self.draft_model is not None:
+            self.draft_model.settle(self.costs, cost, gained)
         return events
 
     def refuse(self, plan: Plan) -> list[SchedulerEvent]:
@@ -264,6 +286,21 @@ class Scheduler:
         self._memo.clear()
         self._cached_prompts.clear()
 
+    def _judge(self, item: Work, accepted: int) -> int:
+        """Learn from the draft of an item, if it had one; return the tokens that the draft model gained."""
+        branch, drafted = item.branch, len(item.draft)
+        if not drafted:
+            return 0
+        if self.draft_model is not None and item.is_guessed:
+            self.guessed.add(drafted, accepted)
+            self.draft_model.judge(branch, drafted, accepted)
+            return accepted
+        if branch.drafter is not None:
+            branch.drafter.judge(drafted, accepted)
+        if branch.ticket.request.may_draft:  # given texts are no guesses
+            self.looked_up.add(drafted, accepted)
+        return 0
+
     def _ticket(self, number: int) -> Ticket | None:
         return next((ticket for ticket in self._seating.tickets() if ticket.number == number), None)
 
@@ -279,11 +316,11 @@ class Scheduler:
 
     def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
         """Return the work that the cache has room for, without drafts, and without the last branches, if necessary."""
-        while work and not self.tree.make_room(tokens=sum(item.tokens for item in work)):
+        while work and not self.tree.make_room(tokens=sum(item.tokens + item.guesses for item in work)):
             seated = self._seating.seated()
-            if any(item.draft for item in work):
+            if any(item.has_draft for item in work):
                 for item in work:
-                    item.draft = []
+                    item.drop_draft()
             elif len(seated) > 1:
                 last = self._seating.last_of(seated)
                 self._seating.preempt(last)
@@ -309,14 +346,17 @@ class Scheduler:
                     self._advance(branch, [], self._memo.row(branch.keys)[np.newaxis], events)
             known = [branch for branch in self._seating.seated() if self._has_row(branch)]
 
-    def _advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> None:
-        """Continue a branch; what its prompt found in the cache is stored while its sequence is there."""
+    def _advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
+        """Continue a branch, and return the accepted tokens of its draft.
+
+        What its prompt found in the cache is stored while its sequence is there.
+        """
         ticket, blocks = branch.ticket, branch.ticket.request.blocks
         if blocks.names and not ticket.is_prompted:
             cached = max(0, len(ticket.request.tokens) - ticket.prompt_tokens_computed)
             self.saving.reuse(blocks, branch.keys[:cached], cached, self._now_s)
             self._save()
-        self._advancing.advance(branch, draft, rows, events)
+        return self._advancing.advance(branch, draft, rows, events)
 
     def _save(self) -> None:
         """Add operations that store blocks, as many as a step may have."""

@@ -12,7 +12,7 @@ from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode
 from services.inference.core.decoding.images import ImageSpan, run_end
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
-from services.inference.core.scheduling.cache_owners import CacheOwners, cache_keys
+from services.inference.core.scheduling.cells.cache_owners import CacheOwners, cache_keys
 from services.inference.core.scheduling.cells.stored_blocks import NO_BLOCKS, BlockNames
 from services.inference.core.scheduling.drafting import Drafter
 
@@ -24,8 +24,9 @@ _MEMO_DEPTH = 8
 class DecodeRequest:
     """A prompt of at least one token, and how to continue it.
 
-    `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate. The first
-    `shared_tokens` of the prompt are shared with every tenant, the others only within requests of the same `tenant`.
+    `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate; with
+    `may_draft`, a draft model may draft, too. The first `shared_tokens` of the prompt are shared with every tenant, the
+    others only within requests of the same `tenant`.
     When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
     `reports_tokens` reports the new tokens with the progress, also before they have made a whole character. The output
     begins with the `said_tokens`, which it has taken already; their text is reported once they are computed. `blocks`
@@ -40,6 +41,7 @@ class DecodeRequest:
     priority: int = 0
     deadline: Deadline = field(default_factory=Deadline)
     drafter: Drafter | None = None
+    may_draft: bool = False
     tenant: str = DEFAULT_TENANT
     shared_tokens: int = 0
     kept_tokens: int | None = None

@@ -10,7 +10,9 @@ Source: A. Saxena, "Prompt Lookup Decoding", 2023.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 MAX_DRAFT_TOKENS = 31
@@ -19,7 +21,21 @@ _FIRST_NGRAM = 10  # the same before the first right draft: names and phrases re
 _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # acceptance assumed before the first draft of a sequence
 _LEARNING = 0.25
+_MEASURED_STEPS = 8
 _RETRY_TOKENS = 32  # pause after drafts that did not pay; it doubles each time
+
+
+@dataclass(slots=True)
+class DraftCount:
+    """Tokens that were guessed, and those of them that the sampler picked."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Count a draft."""
+        self.drafted += drafted
+        self.accepted += accepted
 
 
 class StepCosts:
@@ -27,12 +43,23 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}
+        self._learned: Counter[int] = Counter()
 
     def learn(self, rows: int, cost: float) -> None:
         """Learn from a step; the estimate changes slowly, so that one disturbed step does not decide."""
         if rows > 0 and cost > 0:
             before = self._known.get(rows, cost)
             self._known[rows] = before + min(cost - before, before) * 0.1
+            self._learned[rows] += 1
+
+    def is_measured(self, rows: int) -> bool:
+        """Tell whether enough steps of at most `rows` are known: the first ones are slow, and others cost more."""
+        return any(count >= _MEASURED_STEPS for known, count in self._learned.items() if known <= rows)
+
+    def bound(self, rows: int) -> float:
+        """Return the most that a step of `rows` may cost: a larger one costs more, and a row at most its share."""
+        bounds = [cost * max(1.0, rows / known) for known, cost in self._known.items()]
+        return min(bounds, default=0.0)
 
     def estimate(self, rows: int) -> float:
         """Return the cost of a step of `rows`, interpolated or extrapolated from known steps; 0 without any."""

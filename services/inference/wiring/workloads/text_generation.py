@@ -9,15 +9,14 @@ from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
-from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.storing.submission import ModelStorage, Submission
-from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.workloads.drafting import load_draft_engine
+from services.inference.wiring.workloads.engine_thread import open_loop
 from services.inference.wiring.workloads.preparing import make_preparation, make_preparer
 
-MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
 MIB = 1024 * 1024
 
 
@@ -29,33 +28,23 @@ async def load_generation(
     workers: AllWorkers,
     *,
     storage: ModelStorage | None,
+    has_drafts: bool,
 ) -> Generation:
-    """Load a model and start its engine loop."""
+    """Load a model, with its draft model if it has one, and start its engine loop."""
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
+    drafts = None
     try:
+        if has_drafts:
+            drafts = await asyncio.to_thread(load_draft_engine, engine, settings, options)
         requests = await make_preparer(engine, settings)
         preparation = await make_preparation(engine, info, settings, options, workers)
     except BaseException:
+        if drafts is not None:
+            drafts.close()
         engine.close()
         raise
     clock = SystemClock()
-    loop = EngineLoop(
-        engine,
-        limits=Limits(
-            engine.max_batch_tokens,
-            settings.max_running,
-            settings.queue_capacity,
-            MEMO_ROWS,
-            settings.tenant_weights,
-        ),
-        max_idle_tokens=settings.max_idle_tokens,
-        max_parked_bytes=settings.parked_mib * MIB,
-        clock=clock,
-        post=asyncio.get_running_loop().call_soon_threadsafe,
-        stream_interval_s=settings.stream_interval_ms / 1000,
-        put=storage.blocks.put if storage is not None else None,
-        model_digest=storage.model_digest if storage is not None else "",
-    )
+    loop = open_loop(engine, drafts, settings, storage)
     return Generation(
         submission=Submission(loop, storage),
         preparation=preparation,

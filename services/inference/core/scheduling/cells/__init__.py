@@ -1,1 +1,1 @@
-"""What is done with the cells of the engine's KV cache, and which of them are stored outside the process."""
+"""The cells of the KV cache: whose they are, what is done with them, and which are stored outside the process."""

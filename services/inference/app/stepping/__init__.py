@@ -1,0 +1,1 @@
+"""What the engine's loop does before it decodes a step: operations on cells, and drafts of a draft model."""

@@ -1,0 +1,1 @@
+"""Drafts that a smaller model guesses: its sequences, its batches, and whether they pay."""

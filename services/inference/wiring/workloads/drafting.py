@@ -1,0 +1,47 @@
+"""Loads a draft model beside the model that it drafts for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
+from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama_cpp_model import LlamaTokenizer, common_tokens
+from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
+from services.inference.settings import InferenceSettings
+
+log = get_logger(__name__)
+
+MIB = 1024 * 1024
+
+
+def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, options: EngineOptions) -> DraftEngine:
+    """Load the draft model of an engine, and measure its steps.
+
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if it cannot be loaded, or has other tokens than the engine's model.
+    """
+    path = Path(settings.draft_model_path)
+    draft = LlamaCppEngine(path, ModelInfo("draft", options.context_tokens), options)
+    try:
+        shared = common_tokens(LlamaTokenizer(engine.vocab), LlamaTokenizer(draft.vocab))
+    except InvalidRequest as error:
+        draft.close()
+        raise PreconditionFailed(
+            f"DRAFT_MODEL_PATH {str(path)!r} does not fit the model, whose tokens it must have: {error}",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        ) from None
+    drafts = DraftEngine(draft, vocabulary_size=shared, limits=_limits(engine, draft, settings), clock=SystemClock())
+    drafts.measure()
+    log.info("draft model loaded", model=path.name, shared_tokens=shared)
+    return drafts
+
+
+def _limits(engine: LlamaCppEngine, draft: LlamaCppEngine, settings: InferenceSettings) -> CacheLimits:
+    """Return the limits of the draft model's cache; both models may park the same tokens within PARKED_MIB."""
+    parked_tokens = 0
+    if draft.cell_format:
+        parked_tokens = settings.parked_mib * MIB // (engine.kv_bytes_per_token + draft.kv_bytes_per_token)
+    return CacheLimits(settings.max_idle_tokens, parked_tokens)

@@ -1,0 +1,43 @@
+"""Starts the thread that decodes with an engine, and with its draft model if it has one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pagantic_common.telemetry.clock import SystemClock
+from services.inference.adapters.llama_cpp_engine import LlamaCppEngine
+from services.inference.app.engine_loop import EngineLoop
+from services.inference.app.stepping.draft_engine import DraftEngine
+from services.inference.app.storing.submission import ModelStorage
+from services.inference.core.scheduling.batching import Limits
+from services.inference.settings import InferenceSettings
+
+MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
+MIB = 1024 * 1024
+
+
+def open_loop(
+    engine: LlamaCppEngine, drafts: DraftEngine | None, settings: InferenceSettings, storage: ModelStorage | None
+) -> EngineLoop:
+    """Start the loop of an engine; its events go to the running event loop."""
+    parked_bytes = settings.parked_mib * MIB
+    if drafts is not None:
+        parked_bytes -= drafts.max_parked_bytes
+    return EngineLoop(
+        engine,
+        limits=Limits(
+            engine.max_batch_tokens,
+            settings.max_running,
+            settings.queue_capacity,
+            MEMO_ROWS,
+            settings.tenant_weights,
+        ),
+        max_idle_tokens=settings.max_idle_tokens,
+        max_parked_bytes=parked_bytes,
+        clock=SystemClock(),
+        post=asyncio.get_running_loop().call_soon_threadsafe,
+        stream_interval_s=settings.stream_interval_ms / 1000,
+        put=storage.blocks.put if storage is not None else None,
+        model_digest=storage.model_digest if storage is not None else "",
+        drafts=drafts,
+    )
