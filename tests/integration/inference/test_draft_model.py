@@ -9,6 +9,7 @@ from services.inference.core.scheduling.drafts.worth import FixedDepth
 from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
+from services.inference.wiring.workers import AllWorkers
 from tests.support.tiny_gemma import TOKENS, write_tiny_gemma
 
 TEMPLATE = {"tokenizer.chat_template": "{{ messages[0].content }}"}
@@ -21,7 +22,7 @@ def file(tmp_path):
 
 def loader(path, draft):
     settings = InferenceSettings(port=0, draft_model_path=str(draft), embedding_model="none", context_tokens=128)
-    made = ModelLoader(settings, path, ThreadWorkers())
+    made = ModelLoader(settings, path, AllWorkers(ThreadWorkers()))
     made.set_options(untuned(1, is_on_gpu=False), use_extra_bufts=False)
     return made
 
