@@ -94,8 +94,8 @@ def demo_requests() -> list[DemoRequest]:
                 "Why did payments fail?",
                 citations=contract_pb2.Citations(max_claims=1),
                 max_tokens=400,
-                temperature=0.0,
-                seed=1,
+                temperature=0.3,
+                seed=3,
             ),
         ),
         DemoRequest(
