@@ -13,15 +13,16 @@ from pagantic_common.domain.errors import InvalidRequest
 MAX_IMAGES = 32
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
 MAX_PIXELS = 32_000_000
-ESTIMATED_TOKENS = 1024  # of an image, where the model's own encoder does not count
-MOST_TOKENS = 4096  # of an image, for what must not be exceeded
+# Only the model's own encoder can count the tokens of an image. Others take this estimate, and limits take the most.
+ESTIMATED_TOKENS = 1024
+MOST_TOKENS = 4096
 _BEGINNINGS = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "image/jpeg": re.compile(rb"\xff\xd8\xff"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
     "image/gif": re.compile(rb"GIF8[79]a"),
 }
-_BEGINNING_CHARS = 16  # of base64; they have 12 bytes
+_BEGINNING_BASE64_CHARS = 16
 _DATA_URL = re.compile("data:([^;,]{1,64});base64,", re.IGNORECASE)
 
 
@@ -89,7 +90,7 @@ def check_image(image: Image, place: str) -> None:
         raise InvalidRequest(f"{place} has the media type {image.media_type[:64]!r}: send one of {known}")
     if image.size_bytes > MAX_IMAGE_BYTES:
         raise _too_large(place, image.size_bytes)
-    if not beginning.match(base64.b64decode(image.data[:_BEGINNING_CHARS])):
+    if not beginning.match(base64.b64decode(image.data[:_BEGINNING_BASE64_CHARS])):
         raise InvalidRequest(f"{place} is no {image.media_type}: its data does not begin like one")
 
 

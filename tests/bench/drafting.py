@@ -36,8 +36,9 @@ from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.batching import Limits, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Failed, Progress
 from services.inference.core.scheduling.drafting import DraftCount, PromptLookup
-from services.inference.core.scheduling.drafts.worth import DraftPolicy, FixedDepth, MeasuredWorth
+from services.inference.core.scheduling.drafts.worth import DraftPolicy, MeasuredWorth
 from services.inference.core.scheduling.prefix_tree import PrefixTree
+from tests.support.fixed_drafts import FixedDepth
 
 CONTEXT = 2048
 NEVER = -100.0

@@ -15,8 +15,8 @@ from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.batching import Limits, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Failed, Progress
-from services.inference.core.scheduling.drafts.worth import FixedDepth
 from services.inference.core.scheduling.prefix_tree import PrefixTree
+from tests.support.fixed_drafts import FixedDepth
 
 PROMPTS = ("The capital of France is", "Once upon a time there was", "To boil an egg, you")
 CELLS = 512

@@ -16,13 +16,14 @@ from pathlib import Path
 from deploy.local.engine_wheel import cmake_args
 
 NEEDLESS = ("TESTS", "EXAMPLES", "MTMD", "UI", "WEBUI")
+# Only the Python binding reads LLAVA_BUILD. It stays, since the options name the folder of what is built.
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=OFF",
     "-DLLAMA_CURL=OFF",
     "-DLLAMA_OPENSSL=OFF",
     *(f"-DLLAMA_BUILD_{name}=OFF" for name in NEEDLESS),
-    "-DLLAVA_BUILD=OFF",  # of the Python binding; it stays here for the name of the folder
+    "-DLLAVA_BUILD=OFF",
 )
 
 

@@ -80,7 +80,7 @@ class ModelLoader:
         alias = self.specs[0].info.name
         self.own_file = file
         self._files[alias] = replace(self._files[alias], loaded=file)
-        self.specs[0] = self._describe(alias)
+        self.specs[0] = replace(self.specs[0], memory_bytes=self._files[alias].size_bytes)
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""

@@ -20,7 +20,8 @@ from services.inference.core.decoding.images import DecodedImage
 from services.inference.settings import InferenceSettings
 
 MAX_CONSTRAINT_MIB = 512  # memory of a worker that builds a constraint; the built constraint has its own bound
-MAX_IMAGE_MIB = 768  # of a worker that decodes an image of the most pixels, and converts its colors
+# The worker needs this for an image of the most pixels and for another copy of it, in other colors.
+MAX_IMAGE_MIB = 768
 MAX_IMAGE_S = 5.0
 
 

@@ -5,11 +5,11 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.core.generation import InferenceRequest, Sampling
-from services.inference.core.scheduling.drafts.worth import FixedDepth
 from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.workers import AllWorkers
+from tests.support.fixed_drafts import FixedDepth
 from tests.support.tiny_gemma import TOKENS, write_tiny_gemma
 
 TEMPLATE = {"tokenizer.chat_template": "{{ messages[0].content }}"}

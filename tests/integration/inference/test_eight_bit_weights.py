@@ -53,6 +53,15 @@ def test_a_model_is_converted_once_and_keeps_its_name(cache):
     assert list(made.parent.parent.iterdir()) == [made.parent]
 
 
+def test_what_an_interrupted_conversion_left_is_replaced():
+    made = weights()
+    content = made.read_bytes()
+    made.unlink()
+    made.with_name("partial").write_bytes(b"GGUF and no more")
+    assert weights().read_bytes() == content
+    assert {file.name for file in made.parent.iterdir()} == {made.name, "lock"}
+
+
 @pytest.mark.parametrize("settings", [{"weights": "file"}, {"gpu_layers": -1}, {"model_path": "given.gguf"}])
 def test_the_file_is_loaded_as_it_is(cache, settings):
     assert weights(**settings) == find_default_model()

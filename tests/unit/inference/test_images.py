@@ -18,7 +18,7 @@ from pagantic_common.domain.images import MAX_PIXELS, image_of
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.adapters.prompts.image_decoding import MAX_RATIO, MAX_SIDE, decode_image
+from services.inference.adapters.prompts.image_decoding import MAX_RATIO, MAX_SIDE_PIXELS, decode_image
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.preparing.images import MAX_WAITING, ImagePreparation
 from services.inference.app.preparing.prompt_tokens import PromptTokenizer
@@ -37,7 +37,7 @@ from services.inference.core.scheduling.cells.cache_owners import CacheOwners
 from tests.support.sample_images import GIF, PNG, sample_image
 from tests.unit.inference.batching_model import Bench
 
-FIRST_SIGHT = 1000  # what the engine below takes for the first position of image 0
+FIRST_POSITION_OF_IMAGE_0 = 1000
 PROMPTS = st.lists(st.text("abc", min_size=1, max_size=12) | st.integers(0, 2), max_size=4)
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -59,7 +59,7 @@ def seen(part):
 
 def picture(number, positions=5):
     """An image between two tokens, as some models have them."""
-    first = FIRST_SIGHT + 100 * number
+    first = FIRST_POSITION_OF_IMAGE_0 + 100 * number
     embeddings = np.arange(first, first + positions, dtype=np.float32)[:, np.newaxis]
     pieces = (
         ImagePiece(tokens=(120,)),
@@ -319,7 +319,8 @@ def test_an_image_is_turned_upright():
 
 
 def test_a_large_image_is_made_smaller():
-    assert decoded(file_with(PIL.Image.new("L", (3 * MAX_SIDE, MAX_SIDE)))).shape == (MAX_SIDE // 3, MAX_SIDE, 3)
+    side = MAX_SIDE_PIXELS
+    assert decoded(file_with(PIL.Image.new("L", (3 * side, side)))).shape == (side // 3, side, 3)
 
 
 def bomb(width, height):
@@ -357,4 +358,4 @@ def test_no_damage_gives_anything_but_pixels_or_a_refusal(name, place, damage):
         pixels = decoded(bytes(data), "image/png" if name == PNG else "image/gif")
     except InvalidRequest:
         return
-    assert max(pixels.shape) <= MAX_SIDE
+    assert max(pixels.shape) <= MAX_SIDE_PIXELS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
-import tempfile
 import time
 from pathlib import Path
 
@@ -24,34 +24,38 @@ log = get_logger(__name__)
 def eight_bit_file(path: Path) -> Path:
     """Return the file of the same model with weights of 8 bits, in the cache; it is made if it is missing.
 
-    Its name has the same stem. Several processes may do this at once. Raises PreconditionFailed (CONFIG_NO_ENGINE) if
-    llama.cpp cannot convert the file, or the cache cannot be written.
+    Its name has the same stem. One of several processes makes it, and the others wait. Raises PreconditionFailed
+    (CONFIG_NO_ENGINE) if llama.cpp cannot convert the file, or the cache cannot be written.
     """
-    folder = cache_folder() / "models"
-    made = folder / _key(path) / path.name
+    folder = cache_folder() / "models" / _key(path)
+    made = folder / path.name
     if made.is_file():
         return made
-    started_s = time.monotonic()
-    log.info("converting weights to 8 bits, once", model=path.name)
     try:
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix="converting-") as scratch:
-            partial = Path(scratch) / path.name
-            _convert(path, partial)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            partial.replace(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.is_file():
+                _make(path, made)
     except OSError as error:
         raise PreconditionFailed(
             f"{path.name!r} with weights of 8 bits cannot be written to {str(folder)!r} "
             f"({(error.strerror or str(error)).lower()}): set XDG_CACHE_HOME to a folder that has room for it",
             code=ErrorCode.CONFIG_NO_ENGINE,
         ) from None
-    seconds = round(time.monotonic() - started_s, 1)
-    log.info(
-        "weights converted", model=path.name, file=str(made), size_mb=made.stat().st_size // 10**6, seconds=seconds
-    )
     return made
+
+
+def _make(path: Path, made: Path) -> None:
+    """Write the file, which appears under its name when it is whole; what an interrupted process left is replaced."""
+    log.info("converting weights to 8 bits, once", model=path.name)
+    started_s = time.monotonic()
+    partial = made.with_name("partial")
+    _convert(path, partial)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(made)
+    log.info("weights converted", file=str(made), seconds=round(time.monotonic() - started_s, 1))
 
 
 def _key(path: Path) -> str:

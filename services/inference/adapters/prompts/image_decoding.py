@@ -11,10 +11,11 @@ from PIL import GifImagePlugin, ImageOps, JpegImagePlugin, PngImagePlugin, WebPI
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.images import MAX_PIXELS
 
-MAX_SIDE = 1536  # pixels; encoders take smaller images, or tiles of them
+MAX_SIDE_PIXELS = 1536
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
-MAX_RATIO = 50  # encoders cut a side of no pixels off longer ones
-_BACKGROUND = "white"  # of transparent pixels
+# Encoders scale images down, and the short side of a longer image would have no pixels left.
+MAX_RATIO = 50
+_COLOR_BEHIND_TRANSPARENT_PIXELS = "white"
 
 # The process imports the plugins of these formats before its memory is bounded.
 PLUGINS = (GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
@@ -25,11 +26,11 @@ def decode_image(media_type: str, data: str) -> tuple[int, int, str]:
 
     Raises InvalidRequest for a file that is damaged, of another type, or of too many pixels.
     """
-    PIL.Image.MAX_IMAGE_PIXELS = None  # the check below is ours
+    PIL.Image.MAX_IMAGE_PIXELS = None  # `_check_size` bounds the pixels
     try:
         with PIL.Image.open(io.BytesIO(base64.b64decode(data)), formats=[_FORMATS[media_type]]) as file:
-            _check_size(*file.size)  # the header tells it, before anything is decoded
-            file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG can be decoded at a fraction of its size
+            _check_size(*file.size)  # the header has the size, and nothing is decoded yet
+            file.draft("RGB", (MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))  # a JPEG can be decoded at a fraction of its size
             image = _opaque(ImageOps.exif_transpose(file))
     except (InvalidRequest, MemoryError):
         raise
@@ -37,7 +38,7 @@ def decode_image(media_type: str, data: str) -> tuple[int, int, str]:
         raise InvalidRequest(
             f"an image is no {media_type} that can be read: it is damaged or of another type"
         ) from None
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
+    image.thumbnail((MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))
     return image.width, image.height, base64.b64encode(image.tobytes()).decode()
 
 
@@ -54,6 +55,6 @@ def _opaque(image: PIL.Image.Image) -> PIL.Image.Image:
     if not image.has_transparency_data:
         return image.convert("RGB")
     colored = image.convert("RGBA")
-    opaque = PIL.Image.new("RGB", colored.size, _BACKGROUND)
+    opaque = PIL.Image.new("RGB", colored.size, _COLOR_BEHIND_TRANSPARENT_PIXELS)
     opaque.paste(colored, mask=colored)
     return opaque

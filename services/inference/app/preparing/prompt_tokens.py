@@ -13,7 +13,7 @@ from services.inference.core.answers.dialect import VERBATIM, dialect_of
 from services.inference.core.decoding.images import IMAGE_TOKEN, EncodedImage, ImageSpan, lay_out
 from services.inference.core.generation import ChatPrompt, Prompt, ReasoningMode, TokenPrompt
 from services.inference.core.prompts.chat import template_input, with_image_marks, with_joined_system
-from services.inference.core.prompts.control_text import IMAGE, PLACE, ControlTextGuard
+from services.inference.core.prompts.control_text import IMAGE_MARK, PLACE, ControlTextGuard
 from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
@@ -77,7 +77,7 @@ class PromptTokenizer:
         self, guard: ControlTextGuard, text: str, form: AnswerForm, images: Sequence[EncodedImage]
     ) -> PromptTokens:
         """Return the tokens of a rendered prompt, with its images at their marks."""
-        first, *others = text.split(IMAGE)
+        first, *others = text.split(IMAGE_MARK)
         if len(others) != len(images):
             raise InvalidRequest(
                 f"the model's chat template shows {len(others)} of {len(images)} images: it cannot be used with these "

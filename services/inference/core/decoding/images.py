@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IMAGE_TOKEN = -1  # stands for a position of an image among the tokens of a prompt; no model has it
+# No model has this token. It is the position of an image among the tokens of a prompt.
+IMAGE_TOKEN = -1
 
 Embeddings = NDArray[np.float32]
 

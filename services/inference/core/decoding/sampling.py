@@ -23,9 +23,8 @@ Logits = NDArray[np.float32]
 GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
 _NEAR_BEST = 8.0  # nats below the best logit that hold nearly all of the mass: only these tokens are sorted
 _TOP_NATS = (4.0, 8.0, np.inf)  # distances from the best logit that are searched for the top k, in turn
-_CERTAIN = (1.0,)
-_FEW = 256  # up to so many tokens, Python's numbers are faster than calls of NumPy
-_ROWS = 64  # rows in which the logits are laid out for the search of the best ones
+_FEW_TOKENS = 256  # Python's numbers are faster than calls of NumPy for up to so many tokens
+_TABLE_ROWS = 64
 _LEAST = float(np.finfo(np.float32).min)
 
 
@@ -40,6 +39,11 @@ class Choices:
         """Return the token that `draw`, uniform in [0, 1), selects."""
         index = bisect_right(self.cumulative, draw)
         return int(self.tokens[min(index, len(self.tokens) - 1)])
+
+
+def certain(token: int) -> Choices:
+    """Return the choice of one token."""
+    return Choices((token,), (1.0,))
 
 
 def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> None:
@@ -63,8 +67,8 @@ def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
     A logit of -inf excludes its token; at least one logit must be finite.
     """
     if sampling.temperature < GREEDY_BELOW or sampling.top_k == 1:
-        return Choices((int(logits.argmax()),), _CERTAIN)
-    if 0 < sampling.top_k <= _FEW and (ranked := _best(logits, sampling.top_k)):
+        return certain(int(logits.argmax()))
+    if 0 < sampling.top_k <= _FEW_TOKENS and (ranked := _best(logits, sampling.top_k)):
         return _choose(ranked, sampling)
     return _rank_many(logits, sampling)
 
@@ -80,29 +84,29 @@ def log_probabilities(logits: Logits) -> NDArray[np.float64]:
 def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
     """Return the `top_k` greatest finite logits, negated, with their tokens, in order; empty if too many are equal.
 
-    Each column of the logits in rows has a greatest one. The k-th greatest of these is at most the k-th greatest of
-    all logits, so only the columns that reach it are searched.
+    The logits are laid out as a table, each column of which has a greatest one. The k-th greatest of these is at most
+    the k-th greatest of all logits, so only the columns that reach it are searched.
     """
-    width = logits.size // _ROWS
+    width = logits.size // _TABLE_ROWS
     if width <= top_k:
         return []
-    table = logits[: _ROWS * width].reshape(_ROWS, width)
+    table = logits[: _TABLE_ROWS * width].reshape(_TABLE_ROWS, width)
     maxima = table.max(axis=0)
     least = max(float(np.partition(maxima, -top_k)[-top_k]), _LEAST)
     columns = np.flatnonzero(maxima >= least)
-    if columns.size > _FEW + top_k:
+    if columns.size > _FEW_TOKENS + top_k:
         return []
     near = table[:, columns].ravel()
     found = np.flatnonzero(near >= least)
-    if found.size > _FEW + top_k:
+    if found.size > _FEW_TOKENS + top_k:
         return []
     names, count = columns.tolist(), columns.size
     best = [
         (-value, index // count * width + names[index % count])
         for index, value in zip(found.tolist(), near[found].tolist(), strict=True)
     ]
-    rest = logits[_ROWS * width :].tolist()
-    best += [(-value, token) for token, value in enumerate(rest, start=_ROWS * width) if value >= least]
+    rest = logits[_TABLE_ROWS * width :].tolist()
+    best += [(-value, token) for token, value in enumerate(rest, start=_TABLE_ROWS * width) if value >= least]
     best.sort()
     return best[:top_k]
 

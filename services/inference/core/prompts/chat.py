@@ -10,7 +10,7 @@ from pagantic_common.domain.images import split_content
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.inference.core.generation import ChatPrompt
-from services.inference.core.prompts.control_text import IMAGE
+from services.inference.core.prompts.control_text import IMAGE_MARK
 from services.inference.core.prompts.tool_calls import parameters_of, shown_tools
 
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
@@ -82,7 +82,7 @@ def _content(message: Message) -> str | list[str | None]:
 def with_image_marks(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages whose contents are texts, with a mark for each image; other texts must have no such mark."""
     return [
-        {**message, "content": "".join(IMAGE if part is None else part for part in content)}
+        {**message, "content": "".join(IMAGE_MARK if part is None else part for part in content)}
         if isinstance(content := message["content"], list)
         else message
         for message in messages

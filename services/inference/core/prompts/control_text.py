@@ -14,7 +14,7 @@ from typing import Any
 # Characters for private use; the guard hides them too, so that no message has one.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 PLACE = "\ue002"  # stands for a text that is put in after the template has rendered
-IMAGE = "\ue003"  # stands for an image
+IMAGE_MARK = "\ue003"
 
 
 class ControlTextGuard:
@@ -22,7 +22,7 @@ class ControlTextGuard:
 
     def __init__(self, control_texts: Iterable[str]) -> None:
         longest_first = sorted(set(control_texts), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, [*longest_first, _OPEN, _CLOSE, PLACE, IMAGE])))
+        self._pattern = re.compile("|".join(map(re.escape, [*longest_first, _OPEN, _CLOSE, PLACE, IMAGE_MARK])))
         self._hidden: list[str] = []
 
     def hide(self, value: Any) -> Any:

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from services.inference.core.decoding.output import Row, Step, Vocabulary
-from services.inference.core.decoding.sampling import Choices, Logits, log_probabilities
+from services.inference.core.decoding.sampling import Logits, certain, log_probabilities
 from services.inference.core.generation import FinishReason, TokenLogprob
 from services.inference.core.scheduling.drafting import StepCosts
-
-_CERTAIN = (1.0,)
 
 
 class _Beginning:
@@ -109,7 +107,7 @@ class GivenOutput:
         known = None
         if wanted:
             known = log_probabilities(logits)
-        return Row(Choices((following,), _CERTAIN), known)
+        return Row(certain(following), known)
 
     def accept(self, token: int, row: Row) -> Step:
         """Continue along the path."""

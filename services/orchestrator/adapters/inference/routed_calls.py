@@ -221,6 +221,6 @@ def _bytes_of(message: message_pb2.Message) -> bytes:
     others.CopyFrom(message)
     others.ClearField("content")
     for part in others.parts:
-        if part.HasField("image"):  # its size would outweigh all text
+        if part.HasField("image"):  # an image would outweigh all text
             part.image.data = sha256(part.image.data).digest()
     return message.role.to_bytes(1, "big") + message.content.encode() + others.SerializeToString(deterministic=True)

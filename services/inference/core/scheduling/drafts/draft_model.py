@@ -27,11 +27,17 @@ from services.inference.core.scheduling.drafting import StepCosts
 from services.inference.core.scheduling.drafts.worth import DraftPolicy, Standing, StepShape
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
-READY = 16  # pending tokens up to which a follower computes them and guesses in the same batch
+# A follower with at most so many pending tokens computes them and guesses in the same batch.
+READY_TOKENS = 16
 
 
 class Follower:
-    """A branch's sequence in the draft model's cache; it has none before it is worth one."""
+    """A branch's sequence in the draft model's cache; it has none before it is worth one.
+
+    Attributes:
+        computed: The tokens of the branch in the cache.
+        guessed: The computed guesses after them.
+    """
 
     __slots__ = ("branch", "computed", "guessed", "is_followed", "sequence_id", "standing")
 
@@ -39,14 +45,14 @@ class Follower:
         self.branch = branch
         self.standing = standing
         self.sequence_id: int | None = None
-        self.computed = 0  # tokens of the branch in the cache
-        self.guessed: list[int] = []  # computed guesses after them
+        self.computed = 0
+        self.guessed: list[int] = []
         self.is_followed = False
 
     @property
     def is_ready(self) -> bool:
         """Whether it can guess in this step."""
-        return self.is_followed and self.standing.pending <= READY and self.standing.limit > 0
+        return self.is_followed and self.standing.pending <= READY_TOKENS and self.standing.limit > 0
 
 
 @dataclass(slots=True)
@@ -175,10 +181,10 @@ class DraftModel:
         self._shape = StepShape(sum(item.tokens for item in work), max(1, served), left)
 
     def _may_draft(self, item: Work) -> bool:
-        """Tell whether a branch decodes, and has no draft yet."""
+        """Tell whether a branch decodes, and has no draft yet. Several candidates would part, so they get none."""
         branch = item.branch
         ticket = branch.ticket
-        is_decoding = ticket.is_prompted and item.is_whole and len(branch.candidates) == 1  # several would part
+        is_decoding = ticket.is_prompted and item.is_whole and len(branch.candidates) == 1
         return is_decoding and ticket.request.may_draft and not item.draft
 
     def _follower(self, branch: Branch) -> Follower:
@@ -205,7 +211,7 @@ class DraftModel:
     def _consider(self, follower: Follower, costs: StepCosts) -> None:
         """Decide whether a branch is followed, and open its sequence."""
         standing = follower.standing
-        if follower.sequence_id is None or standing.pending > READY:
+        if follower.sequence_id is None or standing.pending > READY_TOKENS:
             follower.is_followed = standing.trial_rounds > 0 or self.policy.pays_to_follow(standing, self._shape, costs)
         if not self._has_trial and self.policy.try_out(standing, self._shape, costs):
             follower.is_followed = True
@@ -240,7 +246,7 @@ class DraftModel:
         """Compute tokens of the followers that are behind, as far as the batch and the cache have room."""
         for follower in followers:
             size = min(follower.standing.pending - 1, self._step_tokens - self._first_tokens)
-            if follower.is_followed and follower.standing.pending > READY and size > 0 and self._has_room(size):
+            if follower.is_followed and follower.standing.pending > READY_TOKENS and size > 0 and self._has_room(size):
                 self._lagging.append((follower, size))
 
     @property

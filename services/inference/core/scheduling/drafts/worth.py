@@ -21,15 +21,16 @@ from services.inference.core.scheduling.drafting import StepCosts
 MAX_DEPTH = 8
 TRIAL_DEPTH = 4
 TRIAL_ROUNDS = 8
-INCOME_SHARE = 0.01  # of the time of all steps
+INCOME_SHARE_OF_STEPS = 0.01
 _MAX_ACCOUNT_STEPS = 200.0  # the account holds no more than the time of so many steps
 _MAX_DEBT_STEPS = 50.0
-_FIRST_GUESS = 0.7  # acceptance assumed before the first draft
-_LEARNING = 0.1  # of a branch
-_LEARNING_OF_ALL = 0.01  # of what new branches begin with
-_EXPECTED_TOKENS = 128  # how long an answer is assumed to go on
+_ASSUMED_ACCEPTANCE = 0.7
+# A branch learns its own acceptance fast. The acceptance that new branches begin with follows all branches slowly.
+_BRANCH_LEARNING = 0.1
+_SHARED_LEARNING = 0.01
+_ASSUMED_TOKENS_LEFT = 128
 _MARGIN = 1.03  # measurements within this factor are equal
-_FOLLOWING_MARGIN = 1.1  # the same before a branch's tokens are computed, which cannot be undone
+_FOLLOWING_MARGIN = 1.1  # following costs the computing of a branch's tokens, which cannot be undone
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Standing:
     def learn(self, drafted: int, accepted: int) -> None:
         """Learn from a draft: one trial per token up to the first refused one."""
         for index in range(min(drafted, accepted + 1)):
-            self.acceptance += _LEARNING * ((index < accepted) - self.acceptance)
+            self.acceptance += _BRANCH_LEARNING * ((index < accepted) - self.acceptance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,9 @@ class MeasuredWorth:
     """Drafts where the measured costs and acceptances say that it pays; costs are in seconds."""
 
     def __init__(self) -> None:
-        self.first_acceptance = _FIRST_GUESS
+        self.first_acceptance = _ASSUMED_ACCEPTANCE
         self.account_s = 0.0
-        self._gains: dict[tuple[float, StepShape], float] = {}  # since the last step
+        self._gains_of_step: dict[tuple[float, StepShape], float] = {}
         self._draft_costs = StepCosts()
 
     def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:
@@ -132,7 +133,7 @@ class MeasuredWorth:
         gain = self._gain(standing.acceptance, shape, costs)
         if gain <= _FOLLOWING_MARGIN:
             return False
-        rest_s = min(standing.remaining, _EXPECTED_TOKENS) * plain_s
+        rest_s = min(standing.remaining, _ASSUMED_TOKENS_LEFT) * plain_s
         return rest_s * (1 - 1 / gain) > self._draft_s(standing.pending, costs)
 
     def try_out(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
@@ -153,8 +154,8 @@ class MeasuredWorth:
     def settle(self, shape: StepShape, costs: StepCosts, *, cost_s: float, draft_s: float, gained: int) -> None:
         """Enter a step in the account: its time, the draft model's before it, and the tokens that drafts gained."""
         plain_s = costs.estimate(shape.rows)
-        self._gains.clear()
-        self.account_s += INCOME_SHARE * cost_s
+        self._gains_of_step.clear()
+        self.account_s += INCOME_SHARE_OF_STEPS * cost_s
         if draft_s:
             self.account_s += gained * plain_s / max(1, shape.served) - draft_s - max(0.0, cost_s - plain_s)
         self.account_s = min(self.account_s, _MAX_ACCOUNT_STEPS * plain_s)
@@ -163,7 +164,7 @@ class MeasuredWorth:
         """Learn from a draft: the branch's acceptance, and slowly that which new branches begin with."""
         standing.learn(drafted, accepted)
         standing.trial_rounds = max(0, standing.trial_rounds - 1)
-        self.first_acceptance += _LEARNING_OF_ALL * drafted * (standing.acceptance - self.first_acceptance)
+        self.first_acceptance += _SHARED_LEARNING * drafted * (standing.acceptance - self.first_acceptance)
 
     def renew(self) -> None:
         """Forget the costs."""
@@ -188,11 +189,11 @@ class MeasuredWorth:
 
         Steps of the draft model are shared, so all branches count as if they had drafts.
         """
-        gain = self._gains.get((acceptance, shape))
+        gain = self._gains_of_step.get((acceptance, shape))
         if gain is None:
             caught_up = Standing(acceptance, 1, MAX_DEPTH)
             rate, _ = self._best_depth([caught_up] * min(shape.served, shape.left), shape, costs)
-            gain = self._gains[acceptance, shape] = rate * costs.estimate(shape.rows) / shape.served
+            gain = self._gains_of_step[acceptance, shape] = rate * costs.estimate(shape.rows) / shape.served
         return gain
 
     def _may_spend(self, shape: StepShape, costs: StepCosts) -> bool:
@@ -202,41 +203,3 @@ class MeasuredWorth:
     def _draft_s(self, rows: int, costs: StepCosts) -> float:
         """Return the cost of a step of the draft model; before it is measured, that of the model, which is larger."""
         return self._draft_costs.bound(rows) or costs.bound(rows)
-
-
-class FixedDepth:
-    """Drafts of one length for every branch, whatever they cost: for measuring, and for tests."""
-
-    first_acceptance = _FIRST_GUESS
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-
-    def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:  # noqa: ARG002
-        """Return the fixed length, as far as rows are left."""
-        left, chosen = shape.left, []
-        for standing in ready:
-            chosen.append(min(self._depth, standing.limit, left))
-            left -= chosen[-1]
-        return chosen
-
-    def pays_to_follow(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:  # noqa: ARG002
-        """Follow every branch."""
-        return True
-
-    def try_out(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:  # noqa: ARG002
-        """Try nothing, since every branch is followed."""
-        return False
-
-    def learn_draft(self, rows: int, cost_s: float) -> None:
-        """Ignore the cost."""
-
-    def settle(self, shape: StepShape, costs: StepCosts, *, cost_s: float, draft_s: float, gained: int) -> None:
-        """Keep no account."""
-
-    def learn(self, standing: Standing, drafted: int, accepted: int) -> None:
-        """Learn the branch's acceptance."""
-        standing.learn(drafted, accepted)
-
-    def renew(self) -> None:
-        """Keep nothing to forget."""
