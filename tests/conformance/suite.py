@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import needs
+from tests.support.node_packages import installed
 
 FOLDER = Path(__file__).parent
 MODULES = FOLDER / "node_modules"
@@ -24,12 +24,8 @@ class Outcome:
 
 
 def install():
-    """Install the suite if it is not there; skips the test where npm is not."""
-    if not shutil.which("npm"):
-        needs.skip_without(needs.NODE)
-    if not SUITE.is_file():
-        command = ["npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit"]
-        subprocess.run(command, cwd=FOLDER, check=True, timeout=200, stdout=subprocess.DEVNULL)
+    """Install the suite if it is not there; skips the test where npm is not, which brings a Node.js itself."""
+    installed(FOLDER, programs=("npm",))
 
 
 def node():

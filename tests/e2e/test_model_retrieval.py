@@ -50,7 +50,7 @@ def run(system, request):
 def test_the_model_writes_queries_and_a_document_which_find_what_the_question_finds(system, collection):
     expansion = policy_pb2.QueryExpansion(queries=2, hypothetical_document=True)
     policy = policy_of(collection, query_expansion=expansion)
-    request = chat_request(QUESTION, context=policy, tools=[], max_tokens=40, temperature=0)
+    request = chat_request(QUESTION, context=policy, tools=[], max_tokens=200, temperature=0)
     response, events = run(system, request)
     assert not response.HasField("error")
     assert list(response.warnings) == []
