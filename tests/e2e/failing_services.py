@@ -191,7 +191,8 @@ def take_too_long(world):
 @ROWS.add("TOOL_UNAVAILABLE", "tools killed while it is called", is_idempotent=True)
 def lose_the_tools(world):
     settled(world.odd, lambda: plan(compute("1 + 1")))
-    work = plan(TELL, compute("1 + 1", max_retries=0), max_tokens=8)
+    # The tokens after the first one give time to stop the service before its tool is called.
+    work = plan(TELL, compute("1 + 1", max_retries=0), max_tokens=200)
     stop = (is_text, lambda: world.odd_tools.send(signal.SIGSTOP))
     kill = (is_action("tool.start"), lambda: world.odd_tools.send(signal.SIGKILL))
     try:

@@ -92,7 +92,7 @@ class _Upload:
         yield pb.IngestFilesRequest(collection=self._collection)
         for path in self._files:
             try:
-                file = await asyncio.to_thread(path.open, "rb")
+                file = await _open(path)
                 header = file_pb2.FileHeader(source=path.as_posix())
             except (OSError, UnicodeEncodeError) as error:
                 await self._note(_failed(path, error))
@@ -114,6 +114,21 @@ class _Upload:
             self._broken = error
             return
         yield file_pb2.FilePart(is_last=True)
+
+
+async def _open(path: Path) -> IO[bytes]:
+    """Open a file in another thread; one that opens after its caller was cancelled is closed."""
+    opening: asyncio.Future[IO[bytes]] = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+
+
+def _close_opened(opening: asyncio.Future[IO[bytes]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _failed(path: Path, error: OSError | UnicodeEncodeError) -> file_pb2.FileResult:
