@@ -63,7 +63,7 @@ class ScriptedEngine:
         on_decode: Called with the slices of every batch before it is decoded; its errors are raised.
 
     Attributes:
-        refuses_pieces: Whether adopted pieces cannot be restored.
+        refuses_adopted: Whether adopted pieces cannot be restored.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class ScriptedEngine:
         self.longest_token_bytes = longest_token_bytes
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_sequences = max_sequences
-        self.parked: dict[int, list[int]] = {}
-        self.refuses_pieces = False
-        self._pieces: set[int] = set()
+        self.parked: dict[int, Piece] = {}
+        self.refuses_adopted = False
+        self._adopted: set[int] = set()
         self.kv_bytes_per_token = 1
         self.cell_format = "scripted"
         self.batches: list[tuple[tuple[int, ...], ...]] = []
@@ -134,43 +134,44 @@ class ScriptedEngine:
             raise AssertionError(f"copy of {length} tokens from {source} to {target}")
         self._sequences[target] = [*shared, *before[length:]]
 
-    def park(self, sequence_id: int, key: int) -> None:
-        """Copy the tokens of a sequence out of the cache."""
-        if key in self.parked:
-            raise AssertionError(f"{key} is parked already")
-        self.parked[key] = [token for token, _ in self._sequences[sequence_id]]
+    def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
+        """Keep the tokens of a part of a sequence."""
+        self._keep(key, self._copy_of(sequence_id, start, end))
 
     def copy_out(self, sequence_id: int, start: int, end: int) -> Piece:
         """Return the tokens of a part of a sequence, and where it begins."""
+        return self._copy_of(sequence_id, start, end)
+
+    def adopt(self, key: int, cells: Piece) -> None:
+        """Keep what `copy_out` gave."""
+        self._keep(key, cells)
+        self._adopted.add(key)
+
+    def unpark(self, key: int, sequence_id: int, length: int) -> None:
+        """Append the tokens of a key to a sequence, and cut it to `length` tokens."""
+        if self.refuses_adopted and key in self._adopted:
+            raise Internal("the cells are refused")
+        start, *tokens = self.parked[key].view("<i4").tolist()
+        sequence = self._sequences[sequence_id]
+        if len(sequence) != start:
+            raise AssertionError(f"a piece from {start} follows {len(sequence)} tokens")
+        sequence += [(token, object()) for token in tokens]
+        del sequence[length:]
+
+    def drop(self, key: int) -> None:
+        """Forget the tokens of a key, if there are any."""
+        self.parked.pop(key, None)
+
+    def _copy_of(self, sequence_id: int, start: int, end: int) -> Piece:
         tokens = [token for token, _ in self._sequences[sequence_id][start:end]]
         if len(tokens) < end - start:
             raise AssertionError(f"sequence {sequence_id} ends before {end}")
         return np.array([start, *tokens], dtype="<i4").view(np.uint8)
 
-    def adopt(self, key: int, pieces: Sequence[Piece]) -> None:
-        """Park the tokens of pieces."""
-        tokens: list[int] = []
-        for piece in pieces:
-            start, *more = piece.view("<i4").tolist()
-            if start != len(tokens):
-                raise AssertionError(f"a piece from {start} follows {len(tokens)} tokens")
-            tokens += more
+    def _keep(self, key: int, cells: Piece) -> None:
         if key in self.parked:
             raise AssertionError(f"{key} is parked already")
-        self.parked[key] = tokens
-        self._pieces.add(key)
-
-    def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Give an empty sequence the first `length` of the parked tokens."""
-        if self.refuses_pieces and key in self._pieces:
-            raise Internal("the pieces are refused")
-        if self._sequences[sequence_id]:
-            raise AssertionError(f"sequence {sequence_id} is not empty")
-        self._sequences[sequence_id] = [(token, object()) for token in self.parked[key][:length]]
-
-    def drop(self, key: int) -> None:
-        """Forget parked tokens, if there are any."""
-        self.parked.pop(key, None)
+        self.parked[key] = cells
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""

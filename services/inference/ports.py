@@ -121,26 +121,23 @@ class TextEngine(Tokenizer, Protocol):
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""
 
-    def park(self, sequence_id: int, key: int) -> None:
-        """Copy the cells of a sequence to host memory, under a new key."""
+    def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
+        """Keep a copy of the cells of a sequence from position `start` to position `end`, under a new key."""
 
     def copy_out(self, sequence_id: int, start: int, end: int) -> Cells:
         """Return a copy of the cells of a sequence from position `start` to position `end`."""
 
-    def adopt(self, key: int, pieces: Sequence[Cells]) -> None:
-        """Park what `copy_out` gave, maybe of another engine of the same `cell_format`, under a new key.
-
-        The pieces follow each other from position 0.
-        """
+    def adopt(self, key: int, cells: Cells) -> None:
+        """Keep what `copy_out` gave, maybe of another engine of the same `cell_format`, under a new key."""
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Copy the first `length` parked tokens into an empty sequence; the cache needs room for all parked tokens.
+        """Append the cells of a key to a sequence that ends where they begin, and cut it to `length` tokens.
 
-        Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
+        The cache needs room for all cells of the key. Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
         """
 
     def drop(self, key: int) -> None:
-        """Forget the parked cells of a key, if there are any."""
+        """Forget the cells of a key, if there are any."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
         """Run with these options from now on; the cache is empty afterwards. Only while nothing is decoded.

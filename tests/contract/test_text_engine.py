@@ -96,7 +96,7 @@ def test_a_copied_prefix_is_shared_while_both_go_on_and_outlives_its_source(engi
 def test_what_was_parked_comes_back_and_may_share_its_beginning(engine):
     tokens = tokens_of(engine, "The capital of France is")
     expected = best(engine.decode([Slice(0, tokens, 0, 1)]))
-    engine.park(0, 7)
+    engine.park(0, 0, len(tokens), 7)
     engine.truncate(0, 3)
     engine.unpark(7, 1, len(tokens) - 1)
     engine.copy_prefix(0, 1, 3)
@@ -121,20 +121,23 @@ def engine_of(request, engine):
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 6, 8, 11])
-def test_a_sequence_of_stored_pieces_goes_on_as_the_original(engine_of, length):
+def test_a_sequence_of_pieces_goes_on_as_the_original(engine_of, length):
     engine, tokens = engine_of, tokens_of(engine_of, PROMPT)[:12]
     engine.decode([Slice(2, tokens[3:9], 0, 0)])  # The cells of another sequence must not get into the pieces.
     engine.decode([Slice(0, tokens[:5], 0, 0)])
     engine.decode([Slice(0, tokens[5:], 5, 0)])
-    pieces = [engine.copy_out(0, start, start + 4) for start in (0, 4, 8)]
+    engine.adopt(9, engine.copy_out(0, 0, 4).copy())
+    engine.park(0, 4, 8, 10)
+    engine.park(0, 8, 12, 11)
     engine.truncate(0, length)
     expected = best(engine.decode([Slice(0, tokens[length:], length, 1)]))
     engine.truncate(0, 0)
-    engine.adopt(9, [piece.copy() for piece in pieces])
-    engine.unpark(9, 1, length)
+    for key, start in ((9, 0), (10, 4), (11, 8)):
+        if start < length:
+            engine.unpark(key, 1, min(length, start + 4))
     assert best(engine.decode([Slice(1, tokens[length:], length, 1)])) == expected
-    engine.drop(9)
-    engine.drop(9)
+    for key in (9, 10, 11, 11):
+        engine.drop(key)
 
 
 def test_cells_that_were_copied_out_are_still_shared_with_their_neighbours(engine):
@@ -158,7 +161,7 @@ def test_pieces_come_back_into_cells_that_lie_apart(real_engine):
         real_engine.decode([Slice(sequence_id, [*tokens, *tokens][:16], 0, 0)])
     for sequence_id in range(0, 16, 2):
         real_engine.truncate(sequence_id, 0)
-    real_engine.adopt(9, [piece])
+    real_engine.adopt(9, piece)
     real_engine.unpark(9, 0, len(tokens) - 1)
     rows = real_engine.decode([Slice(0, tokens[-1:], len(tokens) - 1, 1)])
     assert real_engine.vocabulary.piece(best(rows)[0]) == b" Paris"
@@ -180,7 +183,7 @@ def test_cells_of_another_format_are_refused_with_an_error_of_the_engine(real_en
         real_engine.truncate(sequence_id, 0)
     real_engine.decode([Slice(0, tokens_of(real_engine, PROMPT)[:4], 0, 0)])
     piece = real_engine.copy_out(0, 0, 4)
-    real_engine.adopt(9, [piece[: piece.size // 2]])
+    real_engine.adopt(9, piece[: piece.size // 2])
     with pytest.raises(Internal):
         real_engine.unpark(9, 1, 4)
     real_engine.drop(9)

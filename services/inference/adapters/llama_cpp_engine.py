@@ -108,7 +108,7 @@ class LlamaCppEngine:
         self._path = path
         self._window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         self._info = replace(info, context_window=self._window)
-        self._parked: dict[int, tuple[Cells, ...]] = {}
+        self._parked: dict[int, Cells] = {}
         try:
             self._open_context(options)
         except PreconditionFailed:
@@ -307,9 +307,9 @@ class LlamaCppEngine:
         llama_cpp.llama_memory_seq_rm(self._memory, target, 0, length)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
-    def park(self, sequence_id: int, key: int) -> None:
-        """Copy the cells of a sequence to host memory."""
-        self._parked[key] = (self._state_of(sequence_id),)
+    def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
+        """Keep a copy of the cells of a sequence from position `start` to position `end`."""
+        self._parked[key] = self.copy_out(sequence_id, start, end)
 
     def copy_out(self, sequence_id: int, start: int, end: int) -> Cells:
         """Return a copy of the cells of a sequence from position `start` to position `end`."""
@@ -318,26 +318,24 @@ class LlamaCppEngine:
         self.truncate(self._passage, 0)
         return cells
 
-    def adopt(self, key: int, pieces: Sequence[Cells]) -> None:
-        """Park what `copy_out` gave; the pieces follow each other from position 0."""
-        self._parked[key] = tuple(pieces)
+    def adopt(self, key: int, cells: Cells) -> None:
+        """Keep what `copy_out` gave."""
+        self._parked[key] = cells
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Copy the first `length` parked tokens of a key into an empty sequence."""
-        for piece in self._parked[key]:
-            if llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id) + 1 >= length:
-                break
-            pointer = piece.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-            if not llama_cpp.llama_state_seq_set_data(self._context, pointer, piece.size, self._passage):
-                raise Internal(
-                    f"{piece.size} bytes of the KV cache could not be restored", code=ErrorCode.INFERENCE_ENGINE_ERROR
-                )
-            llama_cpp.llama_memory_seq_cp(self._memory, self._passage, sequence_id, -1, -1)
-            self.truncate(self._passage, 0)
+        """Append the cells of a key to a sequence that ends where they begin, and cut it to `length` tokens."""
+        cells = self._parked[key]
+        pointer = cells.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not llama_cpp.llama_state_seq_set_data(self._context, pointer, cells.size, self._passage):
+            raise Internal(
+                f"{cells.size} bytes of the KV cache could not be restored", code=ErrorCode.INFERENCE_ENGINE_ERROR
+            )
+        llama_cpp.llama_memory_seq_cp(self._memory, self._passage, sequence_id, -1, -1)
+        self.truncate(self._passage, 0)
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Forget the parked cells of a key, if there are any."""
+        """Forget the cells of a key, if there are any."""
         self._parked.pop(key, None)
 
     def _state_of(self, sequence_id: int) -> Cells:

@@ -52,7 +52,7 @@ class _Bench:
             self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
             size += batch_tokens
         self._long_tokens = size
-        self._engine.park(0, _KEY)
+        self._engine.park(0, 0, size, _KEY)
 
     def short_ms(self, threads: int) -> float:
         """Return the time of a step of 8 sequences that share nothing."""

@@ -38,7 +38,7 @@ class PacedEngine(llama_cpp_engine.LlamaCppEngine):
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Do nothing."""
 
-    def park(self, sequence_id: int, key: int) -> None:
+    def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
         """Do nothing."""
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:

@@ -30,7 +30,7 @@ def test_a_part_of_a_copy_gives_other_rows_so_nothing_is_stored_or_parked(engine
     end = len(PROMPT) - WINDOW // 2
     expected = row_after(engine, 0, 0, end + 1)
     row_after(engine, 0, end + 1, len(PROMPT))
-    engine.park(0, 1)
+    engine.park(0, 0, len(PROMPT), 1)
     engine.unpark(1, 1, end)
     assert np.abs(row_after(engine, 1, end, end + 1) - expected).max() > 0.1  # once it is small, this may be parked
     assert engine.cell_format == ""

@@ -372,7 +372,7 @@ async def test_a_store_that_is_stuck_costs_the_engine_no_copies(replica_of):
 
 async def test_blocks_that_the_engine_refuses_are_computed_and_the_store_is_read_no_more(replica_of, store):
     replica = replica_of(store)
-    replica.engine.refuses_pieces = True
+    replica.engine.refuses_adopted = True
     running = asyncio.create_task(replica.ask("another prompt " * 40, max_tokens=3))
     assert await replica.ask() == ("xyz", 0)
     assert (await running)[0] == "xyz"

@@ -22,7 +22,7 @@ class TreeAgainstCache(RuleBasedStateMachine):
             capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
         )
         self.parked_limit = parked
-        self.parked: dict[int, list[int]] = {}
+        self.parked: dict[int, tuple[int, list[int]]] = {}  # key -> position of the first token, tokens
         self.capacity = capacity
         self.cells: dict[int, list[tuple[int, int]]] = {}  # sequence -> (token, cell)
         self.held: dict[int, list[int]] = {}  # running sequence -> tokens
@@ -38,16 +38,25 @@ class TreeAgainstCache(RuleBasedStateMachine):
                     self.cells[target] = shared + before[length:]
                 case Truncate(sequence, length):
                     self.cells[sequence] = self.cells.get(sequence, [])[:length]
-                case Park(sequence, key):
-                    self.parked[key] = [token for token, _ in self.cells[sequence]]
-                case Adopt(key, (tokens,)):
-                    self.parked[key] = tokens.tolist()
+                case Park(sequence, start, end, key):
+                    copied = [token for token, _ in self.cells[sequence][start:end]]
+                    assert len(copied) == end - start
+                    self.parked[key] = (start, copied)
+                case Adopt(key, cells):
+                    self.parked[key] = (int(cells[0]), cells[1:].tolist())
                 case Unpark(key, sequence, length):
-                    assert not self.cells.get(sequence)
-                    self.cells[sequence] = [(token, self.new_cell()) for token in self.parked[key][:length]]
+                    start, tokens = self.parked[key]
+                    held = self.cells.setdefault(sequence, [])
+                    assert len(held) == start
+                    held += [(token, self.new_cell()) for token in tokens]
+                    assert len(self.distinct_cells()) <= self.capacity
+                    del held[length:]
                 case Drop(key):
                     del self.parked[key]
         self.tree.operations.clear()
+
+    def distinct_cells(self):
+        return {cell for held in self.cells.values() for _, cell in held}
 
     def new_cell(self):
         self.next_cell += 1
@@ -59,7 +68,7 @@ class TreeAgainstCache(RuleBasedStateMachine):
         cached = max((common(tokens, run) for run in held), default=0)
         found = self.tree.shared_length(tokens, len(tokens))
         assert found <= cached
-        found = max(found, *(common(tokens, run) for run in self.parked.values()), 0)
+        found = max(found, *(common(tokens, run) for run in self.tree.parked.entries), 0)
         sequence = self.tree.share(tokens, len(tokens))
         self.carry_out()
         if sequence is None:
@@ -69,10 +78,13 @@ class TreeAgainstCache(RuleBasedStateMachine):
             self.held[sequence] = tokens[: self.tree.length(sequence)]
             assert self.tree.length(sequence) <= found
 
-    @rule(tokens=TOKENS)
-    def adopt(self, tokens):
-        parked = any(run[: len(tokens)] == tokens for run in self.parked.values())
-        is_adopted = self.tree.adopt(tokens, [np.array(tokens)])
+    @rule(block=TOKENS, others=st.lists(st.integers(0, 2), max_size=2))
+    def adopt(self, block, others):
+        """Adopt blocks of one length; all but the first are of one token, so that they have much in common."""
+        blocks = [block, *([token] * len(block) for token in others)]
+        tokens = [token for run in blocks for token in run]
+        parked = any(list(run[: len(tokens)]) == tokens for run in self.tree.parked.entries)
+        is_adopted = self.tree.adopt(tokens, [np.array([index * len(block), *run]) for index, run in enumerate(blocks)])
         self.carry_out()
         assert is_adopted == (not parked and len(tokens) <= self.parked_limit)
         assert not is_adopted or self.tree.kept_length(tokens, len(tokens)) == len(tokens)
@@ -143,9 +155,22 @@ class TreeAgainstCache(RuleBasedStateMachine):
     @invariant()
     def used_tokens_are_the_distinct_cells(self):
         if hasattr(self, "tree"):
-            cells = {cell for held in self.cells.values() for _, cell in held}
-            assert self.tree.used_tokens == len(cells) <= self.capacity
-            assert sum(map(len, self.parked.values())) == self.tree.parked.parked_tokens <= self.parked_limit
+            assert self.tree.used_tokens == len(self.distinct_cells()) <= self.capacity
+
+    @invariant()
+    def parked_pieces_are_the_parked_entries(self):
+        if hasattr(self, "tree"):
+            parked = self.tree.parked
+            used = set()
+            for tokens in parked.entries:
+                pieces = parked.find(tokens, len(tokens))[0].pieces
+                joined = [token for piece in pieces for token in self.parked[piece.key][1]]
+                assert joined == list(tokens)
+                assert all(self.parked[piece.key][0] == piece.start for piece in pieces)
+                used |= {piece.key for piece in pieces}
+            assert used == set(self.parked)
+            held = sum(len(tokens) for _, tokens in self.parked.values())
+            assert held == parked.parked_tokens <= self.parked_limit
 
 
 def common(first, second):
@@ -162,6 +187,41 @@ def opened(tree, tokens):
     sequence = tree.share(tokens, len(tokens))
     tree.append(sequence, tokens[tree.length(sequence) :])
     return sequence
+
+
+def park_all(tree):
+    """Let all idle sequences leave the cache; return the runs of tokens that are copied for it."""
+    assert tree.make_room(tokens=tree.capacity_tokens)
+    copied = [(one.start, one.end) for one in tree.operations if isinstance(one, Park)]
+    tree.operations.clear()
+    return copied
+
+
+def test_a_prefix_that_entries_share_is_copied_once_for_all_of_them():
+    tree = PrefixTree(capacity_tokens=200, max_sequences=4, max_idle_tokens=200, max_parked_tokens=1000)
+    copied = []
+    for answer in range(4):
+        tree.release(opened(tree, [*range(100, 140), *[answer] * 20]))
+        copied.append(park_all(tree))
+    assert copied == [[(0, 60)], [(0, 40), (40, 60)], [(40, 60)], [(40, 60)]]
+    assert tree.parked.parked_tokens == 60 + 40 + 3 * 20
+
+
+def test_only_what_the_cache_does_not_have_is_copied_back():
+    tree = PrefixTree(capacity_tokens=200, max_sequences=4, max_idle_tokens=200, max_parked_tokens=1000)
+    shared = list(range(100, 140))
+    for answer in range(3):
+        tree.release(opened(tree, [*shared, *[answer] * 20]))
+        park_all(tree)
+    running = opened(tree, [*shared, 7])
+    tree.operations.clear()
+    second = tree.share([*shared, *[1] * 20, 9], 61)
+    pieces = tree.parked.find([*shared, *[1] * 20], 60)[0].pieces
+    assert tree.operations == [
+        CopyPrefix(running, second, 40),
+        Unpark(pieces[1].key, second, 60),
+        CopyPrefix(running, second, 40),
+    ]
 
 
 def test_a_running_sequence_shares_what_it_has_computed():

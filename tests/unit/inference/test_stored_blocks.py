@@ -162,6 +162,10 @@ def test_an_engine_that_changed_adopts_nothing_of_before():
     assert not bench.adopted
 
 
+def tokens_in(cells):
+    return cells.view("<i4").size - 1  # The first number is the position.
+
+
 def test_pieces_that_lost_their_place_before_the_engine_took_them_are_not_kept():
     first = Bench(block=8, parked=400)
     for _ in range(2):
@@ -173,7 +177,8 @@ def test_pieces_that_lost_their_place_before_the_engine_took_them_are_not_kept()
         second.submit([number, *PROMPT])
     assert second.adopted == 4
     adopted = [operation for operation in second.scheduler.tree.operations if isinstance(operation, Adopt)]
-    assert len(adopted) == 2  # as many as have room
+    assert len(second.scheduler.tree.parked.entries) == 2  # as many as have room
+    assert sum(tokens_in(one.cells) for one in adopted) == second.scheduler.tree.parked.parked_tokens
     second.run()
     assert len(second.of(Finished)) == 4
 
@@ -187,7 +192,8 @@ def test_what_a_failed_plan_left_undone_is_done_afterwards():
     plan = bench.scheduler.decide(0.0)
     bench.scheduler.compute_again(plan)
     bench.run()
-    assert len(bench.engine.parked) == len(bench.scheduler.tree.parked.entries)
+    kept = sum(map(tokens_in, bench.engine.parked.values()))
+    assert kept == bench.scheduler.tree.parked.parked_tokens
     assert len(bench.of(Finished)) == 3
 
 

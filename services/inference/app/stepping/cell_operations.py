@@ -29,9 +29,9 @@ def apply_operation(engine: TextEngine, operation: Operation, store: Callable[[s
         case Truncate():
             engine.truncate(operation.sequence_id, operation.length)
         case Park():
-            engine.park(operation.sequence_id, operation.key)
+            engine.park(operation.sequence_id, operation.start, operation.end, operation.key)
         case Adopt():
-            engine.adopt(operation.key, operation.pieces)
+            engine.adopt(operation.key, operation.cells)
         case Unpark():
             engine.unpark(operation.key, operation.sequence_id, operation.length)
         case Drop():

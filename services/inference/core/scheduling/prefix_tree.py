@@ -28,7 +28,7 @@ from services.inference.core.scheduling.cells.operations import (
     Truncate,
     Unpark,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import ParkedPrefixes, common_length
+from services.inference.core.scheduling.cells.parked_prefixes import ParkedPrefixes, Piece, common_length
 
 WORTH_PARKING = 16  # tokens; computing fewer again is as fast as copying them
 
@@ -146,28 +146,28 @@ class PrefixTree:
         found = self.parked.find(tokens, limit)
         if found is None or found[1] < self.shared_length(tokens, limit) + WORTH_PARKING:
             return self._open(*self._find(tokens, limit))
-        key, length = found
-        if not self.make_room(tokens=self.parked.size(key), sequences=1):
+        entry, length = found
+        needed = [piece for piece in entry.pieces if piece.start < length]
+        if not self.make_room(tokens=needed[-1].end, sequences=1):
             return self._open(*self._find(tokens, limit))
         if self.parked.find(tokens, limit) != found:  # making room may have parked other tokens and dropped these
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
-        self.operations.append(Unpark(key, sequence_id, length))
         node, shared = self._find(tokens, limit)
+        self._restore(sequence_id, [piece for piece in needed if piece.end > shared], node, length)
         self._hold(sequence_id, node, shared)  # share the cached part instead of holding it twice
         self.append(sequence_id, tokens[shared:length])
         self._touch(self._leaves[sequence_id])
         return sequence_id
 
     def adopt(self, tokens: Sequence[int], pieces: Sequence[Cells]) -> bool:
-        """Park pieces that were stored; False if they are parked already, or too large."""
-        key = self._park_as(tokens)
-        if key is None:
-            return False
-        self.operations.append(Adopt(key, tuple(pieces)))
-        self.changes += 1
-        return True
+        """Park stored pieces of one length; False if their tokens are parked already, or too many."""
+        size = len(tokens) // len(pieces)
+        added = self._add_parked(tokens, range(size, len(tokens) + 1, size))
+        self.operations.extend(Adopt(piece.key, pieces[piece.start // size]) for piece in added)
+        self.changes += bool(added)
+        return bool(added)
 
     def holder(self, tokens: Sequence[int], length: int) -> int | None:
         """Return a sequence that holds the first `length` tokens; None without one."""
@@ -329,21 +329,27 @@ class PrefixTree:
         return True
 
     def _park(self, sequence_id: int) -> None:
-        key = self._park_as(self.tokens(sequence_id))
-        if key is not None:
-            self.operations.append(Park(sequence_id, key))
+        added = self._add_parked(self.tokens(sequence_id))
+        self.operations.extend(Park(sequence_id, piece.start, piece.end, piece.key) for piece in added)
 
-    def _park_as(self, tokens: Sequence[int]) -> int | None:
-        """Return the key of a new parked entry; None if there is one already, or if it is too large."""
-        if self.parked.covers(tokens):
-            return None
-        key, dropped = self.parked.add(tokens)
-        for other in dropped:
-            self._drop(other)
-        return key
+    def _add_parked(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Sequence[Piece]:
+        """Return the pieces that a new parked entry needs; none if there is one already, or if it is too large."""
+        added = self.parked.add(tokens, ends)
+        if added is None:
+            return ()
+        for key in added.dropped:
+            self._drop(key)
+        return added.new
+
+    def _restore(self, sequence_id: int, pieces: Sequence[Piece], node: _Node, length: int) -> None:
+        """Give an empty sequence the cells of pieces, up to `length`, behind those that `node` and its path have."""
+        if pieces[0].start:
+            self.operations.append(CopyPrefix(min(node.holders), sequence_id, pieces[0].start))
+        for piece in pieces:
+            self.operations.append(Unpark(piece.key, sequence_id, min(piece.end, length)))
 
     def _drop(self, key: int) -> None:
-        """Let the engine forget a parked entry; pieces that it has not taken yet, and need not, are not kept for it."""
+        """Let the engine forget a parked piece; one that it has not adopted yet, and need not, is not kept for it."""
         if not any(isinstance(one, Unpark) and one.key == key for one in self.operations):
             self.operations = [one for one in self.operations if not (isinstance(one, Adopt) and one.key == key)]
         self.operations.append(Drop(key))

@@ -29,23 +29,25 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Copy the cells of a sequence to host memory."""
+    """Copy the cells of a sequence from position `start` to position `end` to host memory, under a new key."""
 
     sequence_id: int
+    start: int
+    end: int
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Park pieces that were stored; they follow each other from position 0."""
+    """Park a piece that was stored, under a new key."""
 
     key: int
-    pieces: tuple[Cells, ...] = field(compare=False, repr=False)
+    cells: Cells = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Unpark:
-    """Copy the first `length` parked tokens of a key into an empty sequence."""
+    """Append a parked piece to the sequence that ends where it begins, and cut the sequence to `length` tokens."""
 
     key: int
     sequence_id: int
@@ -54,7 +56,7 @@ class Unpark:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget the parked cells of a key."""
+    """Forget a parked piece."""
 
     key: int
 

@@ -2,15 +2,49 @@
 
 Copying takes milliseconds where computing takes seconds, and cells that stay in the cache slow every step.
 
+Theory of operation. An entry is the tokens of one sequence, and its cells are pieces that follow each other. Entries
+share the pieces of what they have in common. Where a new entry leaves another one within a piece, it gets pieces of its
+own, cut at that place, so that entries that leave there later copy only what follows.
+
 Invariants:
     1. No entry is a prefix of another one.
-    2. All entries together have at most `capacity_tokens` tokens.
+    2. All pieces together have at most `capacity_tokens` tokens.
+    3. A piece belongs to at least one entry, and has the same place in all of them.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+WORTH_A_PIECE = 16  # A shorter run of tokens is copied with what follows it.
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The cells of an entry from position `start` to position `end`; no other piece has the same key."""
+
+    key: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """Parked tokens, and the pieces of their cells in order."""
+
+    tokens: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The pieces of a new entry that must be copied, and the keys of those that no entry has any longer."""
+
+    new: Sequence[Piece]
+    dropped: Sequence[int]
 
 
 class ParkedPrefixes:
@@ -19,64 +53,88 @@ class ParkedPrefixes:
     def __init__(self, capacity_tokens: int) -> None:
         self.parked_tokens = 0
         self.capacity_tokens = capacity_tokens
-        self._entries: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        self._entries: OrderedDict[Entry, None] = OrderedDict()
+        self._uses: Counter[int] = Counter()
         self._keys = 0
 
     @property
     def entries(self) -> list[tuple[int, ...]]:
         """The tokens of each entry."""
-        return list(self._entries.values())
+        return [entry.tokens for entry in self._entries]
 
-    def size(self, key: int) -> int:
-        """Return the number of tokens of an entry."""
-        return len(self._entries[key])
-
-    def find(self, tokens: Sequence[int], limit: int) -> tuple[int, int] | None:
-        """Return the key of the entry that shares the longest prefix of the first `limit` tokens, and its length."""
-        best: tuple[int, int] | None = None
-        for key, entry in self._entries.items():
-            length = common_length(entry, tokens, limit)
+    def find(self, tokens: Sequence[int], limit: int) -> tuple[Entry, int] | None:
+        """Return the entry that shares the longest prefix of the first `limit` tokens, and the length of that."""
+        best: tuple[Entry, int] | None = None
+        for entry in self._entries:
+            length = common_length(entry.tokens, tokens, limit)
             if length and (best is None or length >= best[1]):
-                best = (key, length)
+                best = (entry, length)
         if best is not None:
             self._entries.move_to_end(best[0])
         return best
 
     def length(self, tokens: Sequence[int], limit: int) -> int:
         """Return how many of the first `limit` tokens an entry has; this does not count as a use of it."""
-        return max((common_length(entry, tokens, limit) for entry in self._entries.values()), default=0)
+        return max((common_length(entry.tokens, tokens, limit) for entry in self._entries), default=0)
 
-    def covers(self, tokens: Sequence[int]) -> bool:
-        """Tell whether an entry begins with all these tokens."""
-        return any(common_length(entry, tokens, len(tokens)) == len(tokens) for entry in self._entries.values())
+    def add(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Added | None:
+        """Add an entry; return None if one begins with all its tokens, or if it is too large.
 
-    def add(self, tokens: Sequence[int]) -> tuple[int | None, list[int]]:
-        """Add an entry; return its key, None if it is too large, and the keys of the entries dropped for it."""
-        if len(tokens) > self.capacity_tokens:
-            return None, []
-        dropped = [
-            key for key, entry in self._entries.items() if common_length(entry, tokens, len(entry)) == len(entry)
-        ]
-        for key in dropped:
-            self._drop(key)
-        while self.parked_tokens + len(tokens) > self.capacity_tokens:
-            oldest = next(iter(self._entries))
-            dropped.append(oldest)
-            self._drop(oldest)
-        self._keys += 1
-        self._entries[self._keys] = tuple(tokens)
-        self.parked_tokens += len(tokens)
-        return self._keys, dropped
+        With `ends`, in order, new pieces end at these positions and nowhere else; the last one is the number of tokens.
+        """
+        allowed = tuple(ends)
+        common = self.length(tokens, len(tokens))
+        if common == len(tokens) or len(tokens) > self.capacity_tokens:
+            return None
+        shared = self._shared_pieces(tokens, allowed)
+        start = shared[-1].end if shared else 0
+        if not allowed:
+            allowed = (common, len(tokens)) if common - start >= WORTH_A_PIECE else (len(tokens),)
+        new = [self._new_piece(*run) for run in pairwise([start, *(end for end in allowed if end > start)])]
+        entry = Entry(tuple(tokens), (*shared, *new))
+        self._uses.update(piece.key for piece in entry.pieces)
+        dropped = self._make_room(entry, len(tokens) - start)
+        self._entries[entry] = None
+        self.parked_tokens += len(tokens) - start
+        return Added(new, dropped)
 
     def clear(self) -> list[int]:
-        """Forget all entries and return their keys."""
-        keys = list(self._entries)
-        for key in keys:
-            self._drop(key)
-        return keys
+        """Forget all entries and return the keys of their pieces."""
+        return [key for entry in list(self._entries) for key in self._drop(entry)]
 
-    def _drop(self, key: int) -> None:
-        self.parked_tokens -= len(self._entries.pop(key))
+    def _shared_pieces(self, tokens: Sequence[int], allowed: Sequence[int]) -> list[Piece]:
+        """Return the pieces of an entry that reach farthest within the tokens that it shares."""
+        best: list[Piece] = []
+        for entry in self._entries:
+            common = common_length(entry.tokens, tokens, len(tokens))
+            pieces = [piece for piece in entry.pieces if piece.end <= common]
+            while pieces and allowed and pieces[-1].end not in allowed:
+                pieces.pop()
+            if pieces and (not best or pieces[-1].end > best[-1].end):
+                best = pieces
+        return best
+
+    def _make_room(self, entry: Entry, new_tokens: int) -> list[int]:
+        """Drop the prefixes of a new entry, and what was not used for long; return the keys of unused pieces."""
+        prefixes = [other for other in self._entries if entry.tokens[: len(other.tokens)] == other.tokens]
+        unused = [key for other in prefixes for key in self._drop(other)]
+        while self.parked_tokens + new_tokens > self.capacity_tokens:
+            unused += self._drop(next(iter(self._entries)))
+        return unused
+
+    def _new_piece(self, start: int, end: int) -> Piece:
+        self._keys += 1
+        return Piece(self._keys, start, end)
+
+    def _drop(self, entry: Entry) -> list[int]:
+        """Forget an entry and return the keys of the pieces that no entry has any longer."""
+        del self._entries[entry]
+        self._uses.subtract(piece.key for piece in entry.pieces)
+        unused = [piece for piece in entry.pieces if not self._uses[piece.key]]
+        for piece in unused:
+            del self._uses[piece.key]
+            self.parked_tokens -= piece.end - piece.start
+        return [piece.key for piece in unused]
 
 
 def common_length(first: Sequence[int], second: Sequence[int], limit: int) -> int:
