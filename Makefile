@@ -178,10 +178,11 @@ fuzz-http: setup-dev ## Send requests that are generated from the document of th
 	@$(BIN)/python -m tests.conformance.http_document --examples $(or $(EXAMPLES),220)
 
 .PHONY: bench
-bench: setup-dev ## Measure inference; PEER=URL compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
-	@$(BIN)/python -m tests.bench $(if $(PEER),--peer "$(PEER)") $(if $(SCENARIOS),--scenarios "$(SCENARIOS)") \
-		$(if $(CLIENTS),--clients "$(CLIENTS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) \
-		$(if $(JSON),--json "$(JSON)")
+bench: setup-dev ## Measure inference; PEER=URL or PEER=llama-server compares; also SCENARIOS=, CLIENTS=, RUNS=, BUSY=1, JSON=
+	@$(BIN)/python -m tests.bench \
+		$(if $(filter llama-server,$(PEER)),--peer-program "$$($(find_llama_server))",$(if $(PEER),--peer "$(PEER)")) \
+		$(if $(SCENARIOS),--scenarios "$(SCENARIOS)") $(if $(CLIENTS),--clients "$(CLIENTS)") \
+		$(if $(RUNS),--runs "$(RUNS)") $(if $(BUSY),--busy) $(if $(JSON),--json "$(JSON)")
 
 .PHONY: bench-step
 bench-step: setup-dev ## Print where the time of a decode step goes, beside llama.cpp alone; STEP="--scenario shared --clients 1,8"

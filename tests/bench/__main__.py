@@ -17,13 +17,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+from services.inference.adapters.default_model import find_default_model
+from tests.bench.llama_server import best_settings, running_llama_server
 from tests.bench.load import BenchError, Measurement, Query, Side, measure
 from tests.bench.ours import Ours, running_service
 from tests.bench.peer import find_peer
 from tests.bench.report import Figures, as_json, block, figures_of, median_of, summary
 from tests.bench.scenarios import SCENARIOS, Scenario
+from tests.bench.step.engine_figures import print_engine_figures
 
 _WARM_UP_TOKENS = 32
+_WINDOW = 2048  # tokens of each of llama-server's slots
 
 
 def _say(text: str) -> None:
@@ -35,6 +39,8 @@ def _options() -> argparse.Namespace:
     names = ",".join(scenario.name for scenario in SCENARIOS)
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--peer", default="", help="http://host:port of a llama-server or an OpenAI-like server")
+    parser.add_argument("--peer-program", type=Path, help="llama-server: it is run at the settings that suit it best")
+    parser.add_argument("--peer-model", type=Path, default=find_default_model(), help="file for --peer-program")
     parser.add_argument("--ours", default="", help="host:port of an inference service that runs already")
     parser.add_argument("--scenarios", default=names, help=f"of {names}")
     parser.add_argument("--clients", default="1,4,8", help="numbers of clients, comma-separated")
@@ -89,15 +95,35 @@ async def _warm_up(sides: Sequence[Side], clients: int) -> None:
         await measure(side, (), queries, clients)
 
 
-async def _compare(options: argparse.Namespace, address: str) -> None:
+@contextlib.contextmanager
+def _peer(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the URL of the peer, which is started if it is a program; empty without one."""
+    if options.peer_program is None:
+        yield options.peer
+        return
+    slots = max(_levels(options))
+    arguments = ["--threads", str(options.threads), "--parallel", str(slots), "--ctx-size", str(_WINDOW * slots)]
+    program, model = options.peer_program, options.peer_model
+    with _busy_core(options.busy):
+        best = best_settings(program, model, arguments, levels=_levels(options), requests=options.requests, say=_say)
+    _say(f"llama-server runs with {' '.join(best.arguments)}, spin count {best.spin_count}\n")
+    with running_llama_server(program, model, arguments, best) as url:
+        yield url
+
+
+def _levels(options: argparse.Namespace) -> list[int]:
+    return [int(clients) for clients in options.clients.split(",")]
+
+
+async def _compare(options: argparse.Namespace, address: str, peer_url: str) -> None:
     scenarios = _chosen(options.scenarios)
-    levels = [int(clients) for clients in options.clients.split(",")]
+    levels = _levels(options)
     ours = Ours(address)
     sides: list[Side] = [ours]
     try:
         end_tokens = await ours.find_end_tokens()
-        if options.peer:
-            sides.append(await find_peer(options.peer, end_tokens))
+        if peer_url:
+            sides.append(await find_peer(peer_url, end_tokens))
         await _warm_up(sides, max(levels))
         results = []
         records = []
@@ -122,8 +148,25 @@ async def _compare(options: argparse.Namespace, address: str) -> None:
                     content = {"seed": options.seed, "is_busy": options.busy, "measurements": records}
                     options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         _say(summary(results))
+        if not options.busy:
+            await _compare_busy(options, ours, sides)
     finally:
         await ours.close()
+
+
+async def _compare_busy(options: argparse.Namespace, ours: Ours, sides: Sequence[Side]) -> None:
+    """Print which part of its rate of chat each side keeps beside another busy process."""
+    (chat,) = _chosen("chat")
+    busy = argparse.Namespace(**{**vars(options), "busy": True})
+    _say("\nchat beside one other busy process, of the rate without it:")
+    for clients in _levels(options):
+        quiet_runs = await _runs(options, ours, sides, chat, clients)
+        busy_runs = await _runs(busy, ours, sides, chat, clients)
+        kept = [
+            f"{side.name} {median_of(slow).tokens_per_s / median_of(fast).tokens_per_s:.2f}"
+            for side, slow, fast in zip(sides, busy_runs, quiet_runs, strict=True)
+        ]
+        _say(f"  {clients} clients: {', '.join(kept)}")
 
 
 async def _runs(
@@ -149,11 +192,13 @@ def main() -> None:
         f"{'one other busy process, ' if options.busy else ''}seed {options.seed}; gain above 1: ours is better\n"
     )
     try:
-        if options.ours:
-            asyncio.run(_compare(options, options.ours))
-        else:
+        with _peer(options) as peer_url:
+            if options.ours:
+                asyncio.run(_compare(options, options.ours, peer_url))
+                return
             with running_service("inference", threads=str(options.threads)) as (address, _):
-                asyncio.run(_compare(options, address))
+                asyncio.run(_compare(options, address, peer_url))
+        print_engine_figures(options.threads, max(_levels(options)), options.seed, _say)
     except BenchError as error:
         sys.exit(f"bench: {error}")
 

@@ -16,26 +16,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import grpc
-import httpx
 
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from services.inference.adapters.default_model import find_default_model
+from tests.bench.llama_server import running_llama_server
 from tests.bench.load import BenchError, Query
 from tests.bench.ours import Ours, running_service
 from tests.bench.texts import CITIES
-from tests.support.ports import free_ports
 
 WINDOW = 1024  # tokens of a request, with its answer
 COMPARED_TOKENS = 64
-START_S = 300.0
 TUNE_S = 900.0
 SCENARIOS = "chat,shared,schema,vote"
 
@@ -144,32 +141,11 @@ def _bench(address: str, arguments: Sequence[str]) -> None:
     subprocess.run([sys.executable, "-m", "tests.bench", "--ours", address, *arguments], check=True)
 
 
-@contextmanager
-def _llama_server(options: argparse.Namespace, slots: int) -> Iterator[str]:
-    """Run llama-server with the same model, layers and cache; yields its URL."""
-    (port,) = free_ports(1)
+def _llama_server(options: argparse.Namespace, slots: int) -> AbstractContextManager[str]:
+    """Run llama-server with the same model, layers and cache."""
     layers = 999 if options.gpu_layers < 0 else options.gpu_layers
-    command = [options.peer_program, "--model", options.model, "--host", "127.0.0.1", "--port", port, "--jinja"]
-    command += ["--n-gpu-layers", layers, "--parallel", slots, "--ctx-size", WINDOW * slots]
-    url = f"http://127.0.0.1:{port}"
-    with TemporaryFile() as log, subprocess.Popen([*map(str, command)], stdout=log, stderr=log) as process:
-        try:
-            end_s = time.monotonic() + START_S
-            while not _is_ready(url):
-                if process.poll() is not None or time.monotonic() > end_s:
-                    log.seek(0)
-                    raise BenchError(f"llama-server does not start: {log.read()[-2000:].decode(errors='replace')}")
-                time.sleep(0.5)
-            yield url
-        finally:
-            process.terminate()
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=2).is_success
-    except httpx.TransportError:
-        return False
+    arguments = ["--jinja", "--n-gpu-layers", layers, "--parallel", slots, "--ctx-size", WINDOW * slots]
+    return running_llama_server(options.peer_program, options.model, [*map(str, arguments)])
 
 
 if __name__ == "__main__":

@@ -8,55 +8,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from random import Random
 
 from tests.bench.load import Measurement, Query, measure
-from tests.bench.ours import Ours, running_service
+from tests.bench.ours import Ours
 from tests.bench.scenarios import SCENARIOS
+from tests.bench.step.times import DECODE, Snapshot, Times, timed_service
 
 _MS = 1000.0
-DECODE = "decode"
-_SNAPSHOT_S = 10.0
-_POLL_S = 0.01
 _WARM_UP_TOKENS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What the timed service has spent so far."""
-
-    at_s: float
-    seconds: Mapping[str, float]
-    calls: Mapping[str, int]
-    processor_s: Mapping[str, float]
-
-
-class Times:
-    """Asks a timed service for snapshots."""
-
-    def __init__(self, process_id: int, file: Path) -> None:
-        self._process_id = process_id
-        self._file = file
-        self._taken = 0
-
-    async def take(self) -> Snapshot:
-        """Return what was spent so far."""
-        self._taken += 1
-        os.kill(self._process_id, signal.SIGUSR1)
-        async with asyncio.timeout(_SNAPSHOT_S):
-            while len(lines := self._file.read_text(encoding="utf-8").splitlines()) < self._taken:  # noqa: ASYNC110
-                await asyncio.sleep(_POLL_S)  # another process writes the file
-        return Snapshot(**json.loads(lines[-1]))
 
 
 def _options() -> argparse.Namespace:
@@ -80,13 +45,12 @@ def _bare_ms(threads: int, sequences: int, tokens: int) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def _report(clients: int, before: Snapshot, after: Snapshot, measured: Measurement, bare_ms: float) -> str:
-    calls = {part: count - before.calls.get(part, 0) for part, count in after.calls.items()}
-    spent_s = {part: seconds - before.seconds.get(part, 0.0) for part, seconds in after.seconds.items()}
+def _report(clients: int, spent: Snapshot, measured: Measurement, bare_ms: float) -> str:
+    calls, spent_s = spent.calls, spent.seconds
     decodes = sorted((part for part in calls if part.startswith(DECODE)), key=calls.__getitem__, reverse=True)
     usual, others = decodes[0], decodes[1:]
     steps = sum(calls[part] for part in decodes)
-    wall_s = after.at_s - before.at_s
+    wall_s = spent.at_s
     tokens = sum(answer.output_tokens or 0 for answer in measured.answers)
     here_ms = spent_s[usual] / calls[usual] * _MS
     lines = [
@@ -102,8 +66,7 @@ def _report(clients: int, before: Snapshot, after: Snapshot, measured: Measureme
     add("decode: other steps", others)
     for part in sorted(set(calls) - set(decodes), key=spent_s.__getitem__, reverse=True):
         add(part, [part])
-    for kind in sorted(after.processor_s):
-        used_s = after.processor_s[kind] - before.processor_s.get(kind, 0.0)
+    for kind, used_s in sorted(spent.processor_s.items()):
         lines.append(f"  {f'processor: {kind}':<36}{used_s / steps * _MS:>8.3f} ms a step{used_s / wall_s:>8.2f} cores")
     used_s = measured.client_cpu_s
     lines.append(
@@ -124,11 +87,11 @@ async def _measure(options: argparse.Namespace, address: str, times: Times) -> N
             await measure(ours, run.warm_up, (), 1)
             before = await times.take()
             measured = await measure(ours, (), run.queries, clients)
-            after = await times.take()
+            spent = (await times.take()).since(before)
             answers = measured.answers
             length = sum((answer.prompt_tokens or 0) + (answer.output_tokens or 0) // 2 for answer in answers)
             bare_ms = await asyncio.to_thread(_bare_ms, options.threads, clients, length // len(answers))
-            _say(_report(clients, before, after, measured, bare_ms))
+            _say(_report(clients, spent, measured, bare_ms))
     finally:
         await ours.close()
 
@@ -136,13 +99,8 @@ async def _measure(options: argparse.Namespace, address: str, times: Times) -> N
 def main() -> None:
     """Entry point."""
     options = _options()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "times"
-        file.touch()
-        os.environ["TIMES_FILE"] = str(file)
-        settings = {"threads": str(options.threads), "tuning": "false"}
-        with running_service("inference", module="tests.bench.step.timed_service", **settings) as (address, process_id):
-            asyncio.run(_measure(options, address, Times(process_id, file)))
+    with timed_service(options.threads) as (address, times):
+        asyncio.run(_measure(options, address, times))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,26 @@ class Threads:
         return used
 
 
-def _time_parts(watch: Stopwatch, threads: Threads) -> None:
+class Drafts:
+    """Counts the tokens that were guessed from prompts, and those of them that were right."""
+
+    def __init__(self) -> None:
+        self.drafted = 0
+        self.accepted = 0
+
+    def watch(self, counts: Any) -> None:
+        """Count with a class of counts, too."""
+        add = counts.add
+
+        def counting(one: Any, drafted: int, accepted: int) -> None:
+            self.drafted += drafted
+            self.accepted += accepted
+            add(one, drafted, accepted)
+
+        counts.add = counting
+
+
+def _time_parts(watch: Stopwatch, threads: Threads, drafts: Drafts) -> None:
     # llama.cpp's OpenMP reads the environment when the library loads.
     set_spinning(int(os.environ.get("PAGANTIC_INFERENCE_SPIN_COUNT", DEFAULT_SPIN_COUNT)))
     import llama_cpp  # noqa: PLC0415
@@ -95,6 +114,7 @@ def _time_parts(watch: Stopwatch, threads: Threads) -> None:
     from services.inference.app.answering.answer_stream import AnswerStream  # noqa: PLC0415
     from services.inference.core.decoding.output import SampledOutput  # noqa: PLC0415
     from services.inference.core.scheduling.batching import Scheduler  # noqa: PLC0415
+    from services.inference.core.scheduling.drafting import DraftCount  # noqa: PLC0415
 
     watch.time(llama_cpp, "llama_decode", lambda _, batch: f"decode {batch.n_tokens}")
     watch.time(engine_loop, "apply_operation", lambda _, operation, *__: type(operation).__name__.lower())
@@ -111,12 +131,13 @@ def _time_parts(watch: Stopwatch, threads: Threads) -> None:
     watch.time(AnswerStream, "put", "event loop: take an event")
     watch.time(servicer, "event_to_proto", "event loop: encode a message")
     threads.watch(llama_cpp)
+    drafts.watch(DraftCount)
 
 
 def main() -> None:
     """Serve."""
-    watch, threads = Stopwatch(), Threads()
-    _time_parts(watch, threads)
+    watch, threads, drafts = Stopwatch(), Threads(), Drafts()
+    _time_parts(watch, threads, drafts)
 
     def report(*_: Any) -> None:
         line = {
@@ -124,6 +145,8 @@ def main() -> None:
             "seconds": watch.seconds,
             "calls": watch.calls,
             "processor_s": threads.processor_s(),
+            "drafted_tokens": drafts.drafted,
+            "accepted_tokens": drafts.accepted,
         }
         with Path(os.environ["TIMES_FILE"]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
