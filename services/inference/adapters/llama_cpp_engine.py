@@ -25,6 +25,7 @@ _FLASH_ATTENTION_TYPES = {
     True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
+_CELL_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
 
 
@@ -43,6 +44,8 @@ class EngineOptions:
     gpu_layers: int = 0
     flash_attention: bool = False
     use_extra_bufts: bool = True
+    key_type: str = "f16"
+    value_type: str = "f16"
 
 
 class TokenBatch:
@@ -150,6 +153,8 @@ class LlamaCppEngine:
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
+        params.type_k = _CELL_TYPES[options.key_type]
+        params.type_v = _CELL_TYPES[options.value_type]
         params.no_perf = True
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
