@@ -112,7 +112,9 @@ class LlamaCppEngine:
         self._window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         self._info = replace(info, context_window=self._window)
         self._parked: dict[int, tuple[Cells, ...]] = {}
+        self._has_window = llama_cpp.llama_model_n_swa(self._model) > 0
         try:
+            self._check_model()
             self._open_context(options)
         except PreconditionFailed:
             self._free_model()
@@ -143,12 +145,23 @@ class LlamaCppEngine:
         """Decode with another number of threads from the next step on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
+    def _check_model(self) -> None:
+        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} is a recurrent or hybrid model, which cannot forget single tokens: use "
+                "a model of another kind, or name an engine that serves this one in PAGANTIC_INFERENCE_REMOTES",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
     def _open_context(self, options: EngineOptions) -> None:
+        max_sequences = options.max_sequences
+        if self._has_window:
+            max_sequences = min(max_sequences, MAX_SEQUENCES // 2)
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = max(self._window, options.kv_tokens)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
-        params.n_seq_max = options.max_sequences + 1
+        params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
@@ -167,7 +180,7 @@ class LlamaCppEngine:
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
-        self._max_sequences = self._passage = options.max_sequences
+        self._max_sequences = self._passage = max_sequences
         self._batch = TokenBatch(self._max_batch_tokens)
         self._logits_at: tuple[int, int] = (0, 0)
         self._logits_there: Logits
@@ -218,9 +231,7 @@ class LlamaCppEngine:
     @property
     def cell_format(self) -> str:
         """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
-        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
-            return ""  # one state stands for all tokens before it
-        if llama_cpp.llama_model_n_swa(self._model):
+        if self._has_window:
             return ""  # a copy of a sequence has only the window before its end, and is wrong for anything shorter
         # Without flash attention, values lie in columns. Some models turn keys by the size of the context.
         return (
@@ -278,6 +289,8 @@ class LlamaCppEngine:
                 f"llama_decode of {self._batch.batch.n_tokens} tokens gave {code}",
                 code=ErrorCode.INFERENCE_ENGINE_ERROR,
             )
+        for part in slices if self._has_window else ():
+            self._hold_twice(part.sequence_id, part.position)
         if not rows:
             return np.empty((0, self._vocabulary.size), dtype=np.float32)
         return self._logits(rows)
@@ -311,6 +324,21 @@ class LlamaCppEngine:
         """Let `target` share the first `length` tokens of `source`."""
         llama_cpp.llama_memory_seq_rm(self._memory, target, 0, length)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        if self._has_window:
+            self._hold_twice(target, 0)
+
+    def _hold_twice(self, sequence_id: int, start: int) -> None:
+        """Let a second sequence hold the cells of a sequence from position `start` on.
+
+        llama.cpp gives away a cell that only one sequence holds once that sequence's window has passed it. A sequence
+        that is cut, or shares a part of it, needs the cell still.
+        """
+        second = self._second(sequence_id)
+        llama_cpp.llama_memory_seq_rm(self._memory, second, start, -1)
+        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, second, start, -1)
+
+    def _second(self, sequence_id: int) -> int:
+        return self._passage + 1 + sequence_id
 
     def park(self, sequence_id: int, key: int) -> None:
         """Copy the cells of a sequence to host memory."""
@@ -353,6 +381,8 @@ class LlamaCppEngine:
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, length, -1)
+        if self._has_window:
+            llama_cpp.llama_memory_seq_rm(self._memory, self._second(sequence_id), length, -1)
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""

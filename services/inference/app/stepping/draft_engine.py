@@ -75,10 +75,7 @@ class DraftEngine:
         return plan.with_drafts()
 
     def measure(self) -> None:
-        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards.
-
-        A model that cannot forget its last tokens fails here: its state stands for all of them.
-        """
+        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards."""
         try:
             most = min(self.engine.max_batch_tokens, self.engine.kv_capacity_tokens)
             self._measure(0, most)
