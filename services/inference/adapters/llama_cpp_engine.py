@@ -25,7 +25,10 @@ _FLASH_ATTENTION_TYPES = {
     True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
-_CELL_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
+_BITS_16 = "f16"
+_CELL_TYPES = {_BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
+_NUMBER_BYTES = {_BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
+_SHARED_SCALE = 32
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
 
 
@@ -33,7 +36,8 @@ MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass th
 class EngineOptions:
     """How the model is loaded.
 
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` at least the context window.
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` at least the context window. Keys and
+    values are f16 or q8_0; without flash attention, values are f16 whatever is asked for.
     """
 
     context_tokens: int = 4096
@@ -44,8 +48,15 @@ class EngineOptions:
     gpu_layers: int = 0
     flash_attention: bool = False
     use_extra_bufts: bool = True
-    key_type: str = "f16"
-    value_type: str = "f16"
+    key_type: str = _BITS_16
+    value_type: str = _BITS_16
+
+    @property
+    def cell_types(self) -> tuple[str, str]:
+        """The types of keys and of values; llama.cpp has values of 8 bits with flash attention alone."""
+        if self.flash_attention:
+            return self.key_type, self.value_type
+        return self.key_type, _BITS_16
 
 
 class TokenBatch:
@@ -114,7 +125,7 @@ class LlamaCppEngine:
         self._parked: dict[int, tuple[Cells, ...]] = {}
         self._has_window = llama_cpp.llama_model_n_swa(self._model) > 0
         try:
-            self._check_model()
+            self._check_model(options)
             self._open_context(options)
         except PreconditionFailed:
             self._free_model()
@@ -145,11 +156,19 @@ class LlamaCppEngine:
         """Decode with another number of threads from the next step on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
-    def _check_model(self) -> None:
+    def _check_model(self, options: EngineOptions) -> None:
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a model that this engine cannot run, or not so."""
         if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
             raise PreconditionFailed(
                 f"{str(self._path)!r} is a recurrent or hybrid model, which cannot forget single tokens: use "
                 "a model of another kind, or name an engine that serves this one in PAGANTIC_INFERENCE_REMOTES",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        is_small = {options.key_type, options.value_type} != {_BITS_16}
+        if is_small and any(width % _SHARED_SCALE for width in self._widths):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} has heads of {self._widths[0]} numbers, which a cache of 8 bits cannot hold: "
+                f"{_SHARED_SCALE} of them share a scale; set PAGANTIC_INFERENCE_CACHE_TYPE to {_BITS_16}",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
 
@@ -166,8 +185,7 @@ class LlamaCppEngine:
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
-        params.type_k = _CELL_TYPES[options.key_type]
-        params.type_v = _CELL_TYPES[options.value_type]
+        params.type_k, params.type_v = (_CELL_TYPES[name] for name in options.cell_types)
         params.no_perf = True
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
@@ -213,15 +231,21 @@ class LlamaCppEngine:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Memory of one cell: keys and values of 16 bits in every layer."""
+        """Memory of one cell: keys and values in every layer."""
+        bytes_of_head = sum(
+            width * _NUMBER_BYTES[name] for width, name in zip(self._widths, self._options.cell_types, strict=True)
+        )
+        heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
+        return int(heads * bytes_of_head)
+
+    @property
+    def _widths(self) -> list[int]:
+        """Numbers in the key, and in the value, of a head."""
         model = self._model
         usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
         architecture = read_metadata(model, "general.architecture")
-        widths = 0
-        for part in ("key", "value"):
-            given = read_metadata(model, f"{architecture}.attention.{part}_length")
-            widths += int(given) if given.isdigit() else usual
-        return int(llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model) * widths * 2)
+        given = [read_metadata(model, f"{architecture}.attention.{part}_length") for part in ("key", "value")]
+        return [int(width) if width.isdigit() else usual for width in given]
 
     @property
     def max_sequences(self) -> int:
@@ -233,10 +257,12 @@ class LlamaCppEngine:
         """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
         if self._has_window:
             return ""  # a copy of a sequence has only the window before its end, and is wrong for anything shorter
+        key_type, value_type = self._options.cell_types
         # Without flash attention, values lie in columns. Some models turn keys by the size of the context.
         return (
             f"llama-cpp-python {llama_cpp.__version__}, states {llama_cpp.LLAMA_STATE_SEQ_VERSION}, "
-            f"flash attention {self._options.flash_attention}, keys and values f16, context {self._kv_capacity_tokens}"
+            f"flash attention {self._options.flash_attention}, keys {key_type}, values {value_type}, "
+            f"context {self._kv_capacity_tokens}"
         )
 
     @property

@@ -94,6 +94,8 @@ class ModelLoader:
             gpu_layers=settings.gpu_layers,
             flash_attention=tuning.flash_attention,
             use_extra_bufts=use_extra_bufts,
+            key_type=settings.cache_type,
+            value_type=settings.cache_type,
         )
 
     def disable_extra_bufts(self) -> None:
