@@ -15,6 +15,7 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model, read_metadata
+from services.inference.adapters.machine import free_memory_bytes
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.cells.operations import Cells
@@ -29,6 +30,7 @@ _BITS_16 = "f16"
 _CELL_TYPES = {_BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
 _NUMBER_BYTES = {_BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
 _SHARED_SCALE = 32
+_MIB = 1024 * 1024
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
 
 
@@ -36,12 +38,13 @@ MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass th
 class EngineOptions:
     """How the model is loaded.
 
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` at least the context window. Keys and
-    values are f16 or q8_0; without flash attention, values are f16 whatever is asked for.
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window and
+    otherwise at least that window. Keys and values are f16 or q8_0; without flash attention, values are f16 whatever is
+    asked for.
     """
 
     context_tokens: int = 4096
-    kv_tokens: int = 8192
+    kv_tokens: int = 0
     max_sequences: int = 64
     batch_tokens: int = 64
     threads: int = 0
@@ -178,7 +181,7 @@ class LlamaCppEngine:
             max_sequences = min(max_sequences, MAX_SEQUENCES // 2)
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = max(self._window, options.kv_tokens)
+        params.n_ctx = max(self._window, options.kv_tokens or 2 * self._window)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
@@ -187,11 +190,14 @@ class LlamaCppEngine:
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
         params.type_k, params.type_v = (_CELL_TYPES[name] for name in options.cell_types)
         params.no_perf = True
-        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        needed, free = params.n_ctx * self._bytes_per_token(options), free_memory_bytes()
+        has_room = needed <= free or options.gpu_layers != 0
+        self._context = llama_cpp.llama_init_from_model(self._model, params) if has_room else None
         if not self._context:
             raise PreconditionFailed(
-                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: lower kv_tokens or free "
-                "memory",
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}, which takes "
+                f"{needed // _MIB} MiB, {free // _MIB} MiB are free: lower PAGANTIC_INFERENCE_KV_TOKENS or "
+                "CONTEXT_TOKENS, or free memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self._options = options
@@ -232,9 +238,11 @@ class LlamaCppEngine:
     @property
     def kv_bytes_per_token(self) -> int:
         """Memory of one cell: keys and values in every layer."""
-        bytes_of_head = sum(
-            width * _NUMBER_BYTES[name] for width, name in zip(self._widths, self._options.cell_types, strict=True)
-        )
+        return self._bytes_per_token(self._options)
+
+    def _bytes_per_token(self, options: EngineOptions) -> int:
+        types = zip(self._widths, options.cell_types, strict=True)
+        bytes_of_head = sum(width * _NUMBER_BYTES[name] for width, name in types)
         heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
         return int(heads * bytes_of_head)
 

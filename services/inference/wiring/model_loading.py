@@ -87,7 +87,7 @@ class ModelLoader:
         settings = self._settings
         self._options = EngineOptions(
             context_tokens=settings.context_tokens,
-            kv_tokens=settings.kv_tokens or 2 * settings.context_tokens,
+            kv_tokens=settings.kv_tokens,
             max_sequences=min(MAX_SEQUENCES, settings.max_running + IDLE_SEQUENCES),
             batch_tokens=tuning.step_tokens,
             threads=tuning.threads,
