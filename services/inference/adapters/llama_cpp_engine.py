@@ -195,8 +195,8 @@ class LlamaCppEngine:
         self._context = llama_cpp.llama_init_from_model(self._model, params) if has_room else None
         if not self._context:
             raise PreconditionFailed(
-                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}, which takes "
-                f"{needed // _MIB} MiB, {free // _MIB} MiB are free: lower PAGANTIC_INFERENCE_KV_TOKENS or "
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: it takes "
+                f"{needed // _MIB} MiB, and {free // _MIB} MiB are free; lower PAGANTIC_INFERENCE_KV_TOKENS or "
                 "CONTEXT_TOKENS, or free memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
