@@ -121,7 +121,8 @@ class LongSequences:
 def measure(given: argparse.Namespace) -> None:
     """Print a table for each length."""
     longest = max(given.lengths)
-    cells = max(longest, *(SEQUENCES * length for length in given.lengths if length <= given.apart)) + 2 * BLOCK
+    apart = [SEQUENCES * length for length in given.lengths if length <= given.apart]
+    cells = max([longest, *apart]) + 2 * BLOCK
     info = ModelInfo("bench", longest)
     first = LlamaCppEngine(given.model, info, options_of(given.layouts[0], cells, given))
     others = [first.beside(options_of(layout, cells, given)) for layout in given.layouts[1:]]

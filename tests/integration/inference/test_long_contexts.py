@@ -7,7 +7,7 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.workers.thread_workers import ThreadWorkers
-from services.inference.adapters import llama_cpp_engine
+from services.inference.adapters import llama_cpp_engine, machine
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.core.generation import InferenceRequest, Sampling
 from services.inference.core.tuning import untuned
@@ -69,6 +69,16 @@ def test_a_cache_that_the_memory_cannot_hold_is_refused_before_it_is_made(file, 
     with pytest.raises(PreconditionFailed, match=r"takes [1-9]\d* MiB, and 1 MiB are free.*KV_TOKENS") as refused:
         LlamaCppEngine(file, ModelInfo("tiny", 512), EngineOptions(kv_tokens=8192))
     assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
+
+
+def test_files_that_the_kernel_caches_leave_their_memory_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    whole = machine.free_memory_bytes()
+    for name, text in (("max", "5000000"), ("current", "4900000")):
+        (tmp_path / f"memory.{name}").write_text(text + "\n")
+    assert machine.free_memory_bytes() == 100_000 < whole
+    (tmp_path / "memory.stat").write_text("anon 900000\nfile 4000000\ninactive_file 3000000\nactive_file 500000\n")
+    assert machine.free_memory_bytes() == 3_600_000
 
 
 async def test_the_cache_type_holds_for_the_model_and_its_draft_model_and_outlives_a_tuning(file):
