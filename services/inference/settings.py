@@ -149,7 +149,17 @@ class InferenceSettings(InnerSettings):
         description="least time that a model stays loaded",
     )
     context_tokens: int = Field(4096, ge=64, description="context window; at most what the model was trained on")
-    kv_tokens: int = Field(0, ge=0, description="cells of the KV cache; 0 is twice the context window")
+    kv_tokens: int = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="cells of the KV cache, at least the context window; 0 is twice that window",
+    )
+    cache_type: Literal["f16", "q8_0"] = Field(
+        "f16",
+        description="numbers in the KV cache: of 16 bits, or of 8, which take less memory and time in long contexts; "
+        "values have 8 only with flash attention",
+    )
     max_idle_tokens: int = Field(0, ge=0, description="KV cells kept for repeated prompts; they slow every step")
     parked_mib: int = Field(512, ge=0, description="host memory for the KV cells of repeated prompts")
     prefix_folder: ExpandedPath = Field(

@@ -51,7 +51,7 @@ class Decoding:
 
     def __init__(self, engine, draft):
         self.engine = engine
-        limits = CacheLimits(max_parked_tokens=0)
+        limits = CacheLimits(max_parked_bytes=0)
         self.drafts = DraftEngine(
             draft,
             vocabulary_size=engine.vocabulary.size,

@@ -17,6 +17,7 @@ from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Constraint, ConstraintKind, Sampling
 from services.inference.core.scheduling.batch import Slice
 from services.inference.ports import KvCacheFullError
+from tests.support.tiny_qwen import write_tiny_qwen
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +28,26 @@ def real_engine():
     engine.close()
 
 
-@pytest.fixture(params=["scripted", "llama.cpp"])
-def engine(request):
-    made = (
-        ScriptedEngine("hello", max_sequences=4, kv_capacity_tokens=256)
-        if request.param == "scripted"
-        else request.getfixturevalue("real_engine")
+@pytest.fixture(scope="module")
+def small_engine(real_engine):
+    """The same model with a cache of 8 bits."""
+    options = EngineOptions(
+        context_tokens=256, kv_tokens=256, max_sequences=4, batch_tokens=64, key_type="q8_0", value_type="q8_0"
     )
+    engine = real_engine.beside(options)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(params=["scripted", "llama.cpp", "llama.cpp with a cache of 8 bits"])
+def engine(request):
+    match request.param:
+        case "scripted":
+            made = ScriptedEngine("hello", max_sequences=4, kv_capacity_tokens=256)
+        case "llama.cpp":
+            made = request.getfixturevalue("real_engine")
+        case _:
+            made = request.getfixturevalue("small_engine")
     for sequence_id in range(4):
         made.truncate(sequence_id, 0)
     return made
@@ -176,6 +190,28 @@ def test_the_format_of_cells_tells_layouts_apart(real_engine):
     assert real_engine.cell_format != before
     real_engine.retune(threads=0, flash_attention=False, batch_tokens=64)
     assert real_engine.cell_format == before != ""
+
+
+@pytest.mark.parametrize("flash_attention", [False, True])
+def test_a_cache_of_8_bits_has_its_own_format_and_less_memory(real_engine, small_engine, flash_attention):
+    sizes, formats = [], []
+    for engine in (real_engine, small_engine):
+        engine.retune(threads=0, flash_attention=flash_attention, batch_tokens=64)
+        engine.decode([Slice(0, tokens_of(engine, "a")[:1] * 64, 0, 0)])
+        cells = engine.copy_out(0, 0, 64).size / 64
+        assert engine.kv_bytes_per_token <= cells < 1.05 * engine.kv_bytes_per_token
+        sizes.append(cells)
+        formats.append(engine.cell_format)
+        engine.retune(threads=0, flash_attention=False, batch_tokens=64)
+    assert sizes[1] < (0.55 if flash_attention else 0.8) * sizes[0]
+    assert formats[0] != formats[1]
+
+
+def test_a_model_whose_heads_do_not_fit_into_8_bits_is_refused(tmp_path):
+    options = EngineOptions(context_tokens=64, kv_tokens=64, key_type="q8_0")
+    with pytest.raises(PreconditionFailed, match=r"heads of 8 numbers.*CACHE_TYPE to f16") as refused:
+        LlamaCppEngine(write_tiny_qwen(tmp_path / "qwen.gguf"), ModelInfo("tiny", 64), options)
+    assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
 
 
 def test_cells_of_another_format_are_refused_with_an_error_of_the_engine(real_engine):

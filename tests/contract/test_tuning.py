@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -42,6 +43,17 @@ async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machin
     assert min(measured.values().values()) > 0
     assert one.others_cores >= 0
     assert choose(measured, untuned(machine.cores)).step_tokens in measured.prompt_rates
+
+
+async def test_a_machine_with_a_cache_of_8_bits_is_measured_with_it_and_has_its_own_results(machine, monkeypatch):
+    monkeypatch.setattr(tuning, "STEP_SIZES", (64,))
+    monkeypatch.setattr(tuning, "LONG_TOKENS", 128)
+    small = replace(machine, cache_type="q8_0")
+    assert small.key() != machine.key()
+    async with aclosing(ChildProber(small, lambda: True).rounds()) as rounds:
+        await anext(rounds)
+        (child,) = children()
+        assert '"key_type": "q8_0", "value_type": "q8_0"' in child.cmdline()[-1]
 
 
 async def test_a_request_that_comes_while_a_round_runs_does_not_wait_for_it(machine):

@@ -15,6 +15,7 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model, read_metadata
+from services.inference.adapters.machine import free_memory_bytes
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.cells.operations import Cells
@@ -25,6 +26,11 @@ _FLASH_ATTENTION_TYPES = {
     True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
+_BITS_16 = "f16"
+_CELL_TYPES = {_BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
+_NUMBER_BYTES = {_BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
+_SHARED_SCALE = 32
+_MIB = 1024 * 1024
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
 
 
@@ -32,17 +38,28 @@ MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass th
 class EngineOptions:
     """How the model is loaded.
 
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` at least the context window.
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window and
+    otherwise at least that window. Keys and values are f16 or q8_0; without flash attention, values are f16 whatever is
+    asked for.
     """
 
     context_tokens: int = 4096
-    kv_tokens: int = 8192
+    kv_tokens: int = 0
     max_sequences: int = 64
     batch_tokens: int = 64
     threads: int = 0
     gpu_layers: int = 0
     flash_attention: bool = False
     use_extra_bufts: bool = True
+    key_type: str = _BITS_16
+    value_type: str = _BITS_16
+
+    @property
+    def cell_types(self) -> tuple[str, str]:
+        """The types of keys and of values; llama.cpp has values of 8 bits with flash attention alone."""
+        if self.flash_attention:
+            return self.key_type, self.value_type
+        return self.key_type, _BITS_16
 
 
 class TokenBatch:
@@ -109,7 +126,9 @@ class LlamaCppEngine:
         self._window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         self._info = replace(info, context_window=self._window)
         self._parked: dict[int, Cells] = {}
+        self._has_window = llama_cpp.llama_model_n_swa(self._model) > 0
         try:
+            self._check_model(options)
             self._open_context(options)
         except PreconditionFailed:
             self._free_model()
@@ -140,29 +159,52 @@ class LlamaCppEngine:
         """Decode with another number of threads from the next step on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
+    def _check_model(self, options: EngineOptions) -> None:
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a model that this engine cannot run, or not so."""
+        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} is a recurrent or hybrid model, which cannot forget single tokens: use "
+                "a model of another kind, or name an engine that serves this one in PAGANTIC_INFERENCE_REMOTES",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        is_small = {options.key_type, options.value_type} != {_BITS_16}
+        if is_small and any(width % _SHARED_SCALE for width in self._widths):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} has heads of {self._widths[0]} numbers, which a cache of 8 bits cannot hold: "
+                f"{_SHARED_SCALE} of them share a scale; set PAGANTIC_INFERENCE_CACHE_TYPE to {_BITS_16}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
     def _open_context(self, options: EngineOptions) -> None:
+        max_sequences = options.max_sequences
+        if self._has_window:
+            max_sequences = min(max_sequences, MAX_SEQUENCES // 2)
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = max(self._window, options.kv_tokens)
+        params.n_ctx = max(self._window, options.kv_tokens or 2 * self._window)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
-        params.n_seq_max = options.max_sequences + 1
+        params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
+        params.type_k, params.type_v = (_CELL_TYPES[name] for name in options.cell_types)
         params.no_perf = True
-        self._context = llama_cpp.llama_init_from_model(self._model, params)
+        needed, free = params.n_ctx * self._bytes_per_token(options), free_memory_bytes()
+        has_room = needed <= free or options.gpu_layers != 0
+        self._context = llama_cpp.llama_init_from_model(self._model, params) if has_room else None
         if not self._context:
             raise PreconditionFailed(
-                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: lower kv_tokens or free "
-                "memory",
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: it takes "
+                f"{needed // _MIB} MiB, and {free // _MIB} MiB are free; lower PAGANTIC_INFERENCE_KV_TOKENS or "
+                "CONTEXT_TOKENS, or free memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self._options = options
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
-        self._max_sequences = self._passage = options.max_sequences
+        self._max_sequences = self._passage = max_sequences
         self._batch = TokenBatch(self._max_batch_tokens)
         self._logits_at: tuple[int, int] = (0, 0)
         self._logits_there: Logits
@@ -195,15 +237,23 @@ class LlamaCppEngine:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Memory of one cell: keys and values of 16 bits in every layer."""
+        """Memory of one cell: keys and values in every layer."""
+        return self._bytes_per_token(self._options)
+
+    def _bytes_per_token(self, options: EngineOptions) -> int:
+        types = zip(self._widths, options.cell_types, strict=True)
+        bytes_of_head = sum(width * _NUMBER_BYTES[name] for width, name in types)
+        heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
+        return int(heads * bytes_of_head)
+
+    @property
+    def _widths(self) -> list[int]:
+        """Numbers in the key, and in the value, of a head."""
         model = self._model
         usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
         architecture = read_metadata(model, "general.architecture")
-        widths = 0
-        for part in ("key", "value"):
-            given = read_metadata(model, f"{architecture}.attention.{part}_length")
-            widths += int(given) if given.isdigit() else usual
-        return int(llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model) * widths * 2)
+        given = [read_metadata(model, f"{architecture}.attention.{part}_length") for part in ("key", "value")]
+        return [int(width) if width.isdigit() else usual for width in given]
 
     @property
     def max_sequences(self) -> int:
@@ -213,14 +263,14 @@ class LlamaCppEngine:
     @property
     def cell_format(self) -> str:
         """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
-        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
-            return ""  # one state stands for all tokens before it
-        if llama_cpp.llama_model_n_swa(self._model):
+        if self._has_window:
             return ""  # a copy of a sequence has only the window before its end, and is wrong for anything shorter
+        key_type, value_type = self._options.cell_types
         # Without flash attention, values lie in columns. Some models turn keys by the size of the context.
         return (
             f"llama-cpp-python {llama_cpp.__version__}, states {llama_cpp.LLAMA_STATE_SEQ_VERSION}, "
-            f"flash attention {self._options.flash_attention}, keys and values f16, context {self._kv_capacity_tokens}"
+            f"flash attention {self._options.flash_attention}, keys {key_type}, values {value_type}, "
+            f"context {self._kv_capacity_tokens}"
         )
 
     @property
@@ -273,6 +323,8 @@ class LlamaCppEngine:
                 f"llama_decode of {self._batch.batch.n_tokens} tokens gave {code}",
                 code=ErrorCode.INFERENCE_ENGINE_ERROR,
             )
+        for part in slices if self._has_window else ():
+            self._hold_twice(part.sequence_id, part.position)
         if not rows:
             return np.empty((0, self._vocabulary.size), dtype=np.float32)
         return self._logits(rows)
@@ -306,6 +358,21 @@ class LlamaCppEngine:
         """Let `target` share the first `length` tokens of `source`."""
         llama_cpp.llama_memory_seq_rm(self._memory, target, 0, length)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        if self._has_window:
+            self._hold_twice(target, 0)
+
+    def _hold_twice(self, sequence_id: int, start: int) -> None:
+        """Let a second sequence hold the cells of a sequence from position `start` on.
+
+        llama.cpp gives away a cell that only one sequence holds once that sequence's window has passed it. A sequence
+        that is cut, or shares a part of it, needs the cell still.
+        """
+        second = self._second(sequence_id)
+        llama_cpp.llama_memory_seq_rm(self._memory, second, start, -1)
+        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, second, start, -1)
+
+    def _second(self, sequence_id: int) -> int:
+        return self._passage + 1 + sequence_id
 
     def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
         """Keep a copy of the cells of a sequence from position `start` to position `end`."""
@@ -346,6 +413,8 @@ class LlamaCppEngine:
     def truncate(self, sequence_id: int, length: int) -> None:
         """Forget the tokens of a sequence from position `length` on."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, length, -1)
+        if self._has_window:
+            llama_cpp.llama_memory_seq_rm(self._memory, self._second(sequence_id), length, -1)
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""

@@ -33,12 +33,17 @@ def set_spinning(spin_count: int) -> None:
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that is free without swapping, on the machine and within this process's cgroup."""
+    """Return the memory that is free without swapping, on the machine and within this process's cgroup.
+
+    The cache of files counts as free: the kernel gives it up when memory is needed.
+    """
     free = int(psutil.virtual_memory().available)
     limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
     if not limit.isdigit() or not used.isdigit():
         return free
-    return min(free, int(limit) - int(used))
+    lines = map(str.split, _read(_CGROUP / "memory.stat").splitlines())
+    cached = sum(int(count) for name, count in lines if name in ("active_file", "inactive_file"))
+    return min(free, int(limit) - int(used) + cached)
 
 
 def cpu_name() -> str:

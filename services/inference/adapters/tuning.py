@@ -42,6 +42,7 @@ class Machine:
 
     model_path: Path
     gpu_layers: int
+    cache_type: str = "f16"
 
     @property
     def cores(self) -> int:
@@ -58,6 +59,7 @@ class Machine:
             cpu_name(),
             str(self.cores),
             str(self.gpu_layers),
+            self.cache_type,
             str(self.model_path.stat().st_size),
             hashlib.sha256(beginning).hexdigest(),
         )
@@ -176,7 +178,13 @@ async def _start(
 ) -> asyncio.subprocess.Process:
     order = {
         "path": str(machine.model_path),
-        "options": {"gpu_layers": machine.gpu_layers, "use_extra_bufts": use_extra_bufts, "threads": machine.cores},
+        "options": {
+            "gpu_layers": machine.gpu_layers,
+            "use_extra_bufts": use_extra_bufts,
+            "threads": machine.cores,
+            "key_type": machine.cache_type,
+            "value_type": machine.cache_type,
+        },
         "threads": threads,
         "sizes": STEP_SIZES,
         "long_tokens": LONG_TOKENS,

@@ -68,9 +68,7 @@ class EngineLoop:
     ) -> None:
         self.engine = engine
         self.drafts = drafts
-        self.max_parked_tokens = 0
-        if engine.cell_format:  # parked tokens serve prompts that share only a part of them
-            self.max_parked_tokens = max_parked_bytes // engine.kv_bytes_per_token
+        self._max_parked_bytes = max_parked_bytes
         self._max_idle_tokens = max_idle_tokens
         self._put = put
         self._model_digest = model_digest
@@ -108,6 +106,13 @@ class EngineLoop:
     def root(self) -> bytes:
         """The root of the names of blocks that the engine now has; empty if none are stored."""
         return self.scheduler.saving.root
+
+    @property
+    def max_parked_tokens(self) -> int:
+        """Most tokens in host memory; they serve prompts that share only a part of them."""
+        if not self.engine.cell_format:
+            return 0
+        return self._max_parked_bytes // self.engine.kv_bytes_per_token
 
     def kept_tokens(self, request: DecodeRequest) -> int:
         """Return how many tokens of a prompt need not be computed."""

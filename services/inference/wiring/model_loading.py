@@ -87,13 +87,15 @@ class ModelLoader:
         settings = self._settings
         self._options = EngineOptions(
             context_tokens=settings.context_tokens,
-            kv_tokens=settings.kv_tokens or 2 * settings.context_tokens,
+            kv_tokens=settings.kv_tokens,
             max_sequences=min(MAX_SEQUENCES, settings.max_running + IDLE_SEQUENCES),
             batch_tokens=tuning.step_tokens,
             threads=tuning.threads,
             gpu_layers=settings.gpu_layers,
             flash_attention=tuning.flash_attention,
             use_extra_bufts=use_extra_bufts,
+            key_type=settings.cache_type,
+            value_type=settings.cache_type,
         )
 
     def disable_extra_bufts(self) -> None:

@@ -22,10 +22,10 @@ _MEASURED_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """What finished requests may keep: cells of the cache, and tokens in host memory."""
+    """What finished requests may keep: cells of the cache, and host memory for others."""
 
     max_idle_tokens: int = 0
-    max_parked_tokens: int = 0
+    max_parked_bytes: int = 0
 
 
 class DraftEngine:
@@ -62,7 +62,7 @@ class DraftEngine:
     @property
     def max_parked_bytes(self) -> int:
         """Most host memory that its parked tokens take."""
-        return self._limits.max_parked_tokens * self.engine.kv_bytes_per_token
+        return self._limits.max_parked_bytes
 
     def draft(self, plan: Plan) -> Plan:
         """Return the plan with the drafts that it grants."""
@@ -75,10 +75,7 @@ class DraftEngine:
         return plan.with_drafts()
 
     def measure(self) -> None:
-        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards.
-
-        A model that cannot forget its last tokens fails here: its state stands for all of them.
-        """
+        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards."""
         try:
             most = min(self.engine.max_batch_tokens, self.engine.kv_capacity_tokens)
             self._measure(0, most)
@@ -131,7 +128,7 @@ class DraftEngine:
             capacity_tokens=self.engine.kv_capacity_tokens,
             max_sequences=self.engine.max_sequences,
             max_idle_tokens=self._limits.max_idle_tokens,
-            max_parked_tokens=self._limits.max_parked_tokens,
+            max_parked_tokens=self._limits.max_parked_bytes // self.engine.kv_bytes_per_token,
         )
 
 

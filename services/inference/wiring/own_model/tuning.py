@@ -27,7 +27,7 @@ async def open_tuner(
     settings: InferenceSettings, own: Path, models: Models, loader: ModelLoader
 ) -> AsyncIterator[Tuner]:
     """Load the service's own model with the kept tuning, and measure while the service runs."""
-    file = TuningFile(Machine(own, settings.gpu_layers), cache_folder() / "tuning")
+    file = TuningFile(Machine(own, settings.gpu_layers, settings.cache_type), cache_folder() / "tuning")
     kept = await asyncio.to_thread(file.load)
     measured = None
     if kept is not None:

@@ -41,7 +41,8 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
 
 def _limits(engine: LlamaCppEngine, draft: LlamaCppEngine, settings: InferenceSettings) -> CacheLimits:
     """Return the limits of the draft model's cache; both models may park the same tokens within PARKED_MIB."""
-    parked_tokens = 0
+    parked_bytes = 0
     if draft.cell_format:
-        parked_tokens = settings.parked_mib * MIB // (engine.kv_bytes_per_token + draft.kv_bytes_per_token)
-    return CacheLimits(settings.max_idle_tokens, parked_tokens)
+        share = draft.kv_bytes_per_token / (engine.kv_bytes_per_token + draft.kv_bytes_per_token)
+        parked_bytes = int(settings.parked_mib * MIB * share)
+    return CacheLimits(settings.max_idle_tokens, parked_bytes)
