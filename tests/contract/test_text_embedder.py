@@ -14,7 +14,8 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from services.inference.adapters.conversion.embedding_model import (
-    SHA256,
+    BFLOAT16,
+    FLOAT16,
     SIZE_BYTES,
     converted_model,
     describe_embedding_model,
@@ -55,11 +56,16 @@ def decoder():
     embedder.close()
 
 
+@pytest.fixture(scope="module", params=[FLOAT16, BFLOAT16], ids=lambda conversion: conversion.matrices)
+def conversion(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def bundled_file(tmp_path_factory):
+def bundled_file(tmp_path_factory, conversion):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield converted_model()
+        yield converted_model(conversion)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +74,15 @@ def bundled(bundled_file):
     embedder = LlamaCppEmbedder(bundled_file, info, EmbedderOptions())
     yield embedder
     embedder.close()
+
+
+def test_a_text_of_any_length_has_the_same_vector_alone_and_in_company(bundled):
+    words = ("red green blue car " * 40).split()
+    for count in range(1, 90, 4):
+        text = tokens_of(bundled, " ".join(words[:count]))
+        filling = [tokens_of(bundled, "a blue car")] * 8
+        alone, company = (unit_vectors(bundled.embed(texts))[0] for texts in ([text], [text, *filling]))
+        assert alone @ company > 0.9999
 
 
 @pytest.fixture(params=["scripted", "encoder", "bundled", "decoder"])
@@ -139,18 +154,19 @@ def test_a_file_that_makes_no_embeddings_is_refused_with_the_reason(tmp_path, po
         LlamaCppEmbedder(path, ModelInfo("tiny", WINDOW), EmbedderOptions())
 
 
-def test_the_bundled_model_is_what_it_is_described_as(bundled_file, bundled):
+def test_the_bundled_model_is_what_it_is_described_as(bundled_file, bundled, conversion):
     found = describe_model(bundled_file, alias=bundled.model.name, context_tokens=4096)
     assert found == describe_embedding_model(context_tokens=4096) == bundled.model
     assert describe_embedding_model(context_tokens=100).context_window == 100
     assert bundled.pooling == "mean"
-    assert (sha256_of(bundled_file), bundled_file.stat().st_size) == (SHA256, SIZE_BYTES)
+    assert (sha256_of(bundled_file), bundled_file.stat().st_size) == (conversion.sha256, SIZE_BYTES)
 
 
 @pytest.mark.parametrize("golden", WITH_VECTORS, ids=lambda golden: golden["text"][:20])
-def test_the_bundled_model_agrees_with_another_implementation(bundled, golden):
+def test_the_bundled_model_agrees_with_another_implementation(bundled, conversion, golden):
     (vector,) = unit_vectors(bundled.embed([tokens_of(bundled, golden["text"])]))
-    assert vector @ np.array(golden["vector"]) > 0.99999
+    least = {"float16": 0.99999, "bfloat16": 0.9999}[conversion.matrices]
+    assert vector @ np.array(golden["vector"]) > least
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["text"][:20])
