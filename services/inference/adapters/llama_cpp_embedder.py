@@ -115,9 +115,7 @@ class LlamaCppEmbedder:
         self._contexts: list[_Context] = []
         try:
             self._open_contexts(window, options)
-            self.pooling = self.poolings.get(self._contexts[0].pooling, "")
-            if not self.pooling:
-                raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
+            self.pooling = self._name_pooling(path)
         except PreconditionFailed:
             self.close()
             raise
@@ -164,6 +162,13 @@ class LlamaCppEmbedder:
         for context in self._contexts:
             context.close()
         llama_cpp.llama_model_free(self._model)
+
+    def _name_pooling(self, path: Path) -> str:
+        """Return the model's pooling; raises PreconditionFailed (CONFIG_NO_ENGINE) for one of another purpose."""
+        pooling = self.poolings.get(self._contexts[0].pooling, "")
+        if not pooling:
+            raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
+        return pooling
 
     def _open_contexts(self, window: int, options: EmbedderOptions) -> None:
         """Make the context for all batches, and on a CPU one more for small ones."""

@@ -85,7 +85,8 @@ def _print_rows(stub: pb_grpc.InferenceServiceStub, ask: Callable[..., tuple[flo
         Side("ours", lambda query, given: _score(stub, query, given)),
         Side("fastembed", lambda query, given: ask(task="score", query=query, texts=given)),
     ]
-    _say("| task | texts a call | ours/s | fastembed/s | sorted/s | ours / best | agreement |\n|---|---|---|---|---|---|---|")
+    _say("| task | texts a call | ours/s | fastembed/s | sorted/s | ours / best | agreement |")
+    _say("|---|---|---|---|---|---|---|")
     for kind, given in texts.items():
         for count in COUNTS:
             _print_row(f"Embed, {kind}", count, _rates(embedding, queries, given, count, rounds), _cosine)

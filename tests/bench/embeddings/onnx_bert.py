@@ -1,4 +1,4 @@
-"""Writes a BERT as an ONNX file, of onnxruntime's own fused operators. Runs in the peer's environment, which has onnx."""
+"""Writes a BERT as an ONNX file, of onnxruntime's own fused operators. Runs where the packages of the peer are."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def main() -> None:
         started_s = time.perf_counter()
         values = tasks[request["task"]](request)
         seconds = time.perf_counter() - started_s
-        sys.stdout.write(json.dumps({"seconds": seconds, "values": [np.asarray(one).tolist() for one in values]}) + "\n")
+        answer = {"seconds": seconds, "values": [np.asarray(one).tolist() for one in values]}
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
