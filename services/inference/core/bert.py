@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from services.inference.core.gguf import Tensor, Value
 _FLOAT32 = "F32"
 _CONTROL, _NORMAL = 3, 1  # types of tokens
 _MEAN_POOLING = 1
-_F16_FILE = 1
+_FILE_TYPES = {"float16": 1, "uint16": 32}  # by the type of most matrices
 _CONTINUATION = "##"
 _WORD_START = "\u2581"
 _SPECIAL_TOKENS = {
@@ -39,9 +40,11 @@ _LAYER_PARTS = {
     "output.dense": "ffn_down",
     "output.LayerNorm": "layer_output_norm",
 }
+_TOKENS = "token_embd.weight"
 _FLOAT32_MATRICES = ("token_types.weight", "position_embd.weight")  # the engine adds them to other values as they are
 
 Weights = NDArray[np.float32]
+MatrixType = Literal["float16", "bfloat16"]
 
 
 def read_safetensors(data: NDArray[np.uint8]) -> dict[str, Weights]:
@@ -55,10 +58,13 @@ def read_safetensors(data: NDArray[np.uint8]) -> dict[str, Weights]:
     }
 
 
-def bert_tensors(weights: Mapping[str, Weights]) -> dict[str, Tensor]:
-    """Return the tensors that the engine computes with, under its names; matrices have 16 bits, vectors 32."""
+def bert_tensors(weights: Mapping[str, Weights], matrices: MatrixType = "float16") -> dict[str, Tensor]:
+    """Return the tensors that the engine computes with, under its names; matrices have 16 bits, vectors 32.
+
+    The vectors of tokens are float16 always: the engine looks them up and multiplies nothing with them.
+    """
     named = {_tensor_name(name): tensor for name, tensor in weights.items()}
-    return {name: _narrowed(name, tensor) for name, tensor in named.items() if name}
+    return {name: _narrowed(name, tensor, matrices) for name, tensor in named.items() if name}
 
 
 def bert_metadata(
@@ -77,7 +83,7 @@ def bert_metadata(
     return {
         "general.architecture": "bert",
         "general.name": name,
-        "general.file_type": _F16_FILE,
+        "general.file_type": _FILE_TYPES[tensors["blk.0.ffn_up.weight"].dtype.name],
         "bert.block_count": sum(tensor.endswith("attn_q.weight") for tensor in tensors),
         "bert.context_length": tensors["position_embd.weight"].shape[0],
         "bert.embedding_length": tensors["token_embd.weight"].shape[1],
@@ -106,10 +112,18 @@ def _tensor_name(name: str) -> str:
     return f"blk.{layer}.{_LAYER_PARTS[part]}.{kind}"
 
 
-def _narrowed(name: str, tensor: Weights) -> Tensor:
+def _narrowed(name: str, tensor: Weights, matrices: MatrixType) -> Tensor:
     if tensor.ndim == 1 or name in _FLOAT32_MATRICES:
         return tensor
-    return tensor.astype(np.float16)
+    if matrices == "float16" or name == _TOKENS:
+        return tensor.astype(np.float16)
+    return _bfloat16(tensor)
+
+
+def _bfloat16(tensor: Weights) -> NDArray[np.uint16]:
+    """Return the bits of finite numbers as bfloat16, rounded to the nearest one, and to the even one of two."""
+    bits = tensor.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def _engine_token(token: str) -> str:

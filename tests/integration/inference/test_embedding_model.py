@@ -14,7 +14,12 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Preconditio
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.testing.server import serving
 from services.inference.adapters.conversion import embedding_model
-from services.inference.adapters.conversion.embedding_model import ALIAS, SHA256, SIZE_BYTES, converted_model
+from services.inference.adapters.conversion.embedding_model import (
+    ALIAS,
+    SIZE_BYTES,
+    converted_model,
+    fastest_conversion,
+)
 from services.inference.adapters.default_model import BundledFile, find_default_model, sha256_of
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
@@ -64,7 +69,7 @@ async def test_a_fresh_installation_embeds_and_converts_nothing_before(cache):
         assert cat @ stock < 0.2
         assert reply.usage.context_window == 512
         (made,) = cache.iterdir()
-        assert sha256_of(made) == SHA256
+        assert sha256_of(made) == fastest_conversion().sha256
 
 
 async def test_tokens_of_a_thousand_texts_are_counted_without_special_tokens():
@@ -128,7 +133,7 @@ def test_a_damaged_file_is_made_again(kept, end):
     path = converted_model()
     path.write_bytes(path.read_bytes()[:kept] + end)
     assert converted_model() == path
-    assert sha256_of(path) == SHA256
+    assert sha256_of(path) == fastest_conversion().sha256
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -147,7 +152,7 @@ def test_processes_that_convert_at_once_end_well(cache):
     assert [process.returncode for process in running] == [0, 0, 0]
     (made,) = cache.iterdir()
     assert outputs == [str(made)] * 3
-    assert sha256_of(made) == SHA256
+    assert sha256_of(made) == fastest_conversion().sha256
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):

@@ -5,6 +5,8 @@ import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.inference.core.bert import bert_metadata, bert_tensors, read_safetensors
 
@@ -42,6 +44,10 @@ def safetensors(tensors):
     return np.frombuffer(struct.pack("<Q", len(encoded)) + encoded + data, np.uint8)
 
 
+def bfloat16(bits):
+    return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+
+
 def test_weights_are_read_from_safetensors_and_indexes_are_left_out():
     written = weights()
     read = read_safetensors(safetensors(written | {"embeddings.position_ids": np.arange(WINDOW)[None]}))
@@ -72,6 +78,26 @@ def test_matrices_are_narrowed_and_what_is_added_to_values_is_not():
     assert not narrow & {"position_embd.weight", "token_types.weight", "token_embd_norm.weight", "blk.0.attn_q.bias"}
     query = written["encoder.layer.0.attention.self.query.weight"]
     assert tensors["blk.0.attn_q.weight"].astype(np.float32) == pytest.approx(query, rel=2**-11)
+
+
+@given(st.floats(width=32, min_value=-(2.0**99), max_value=2.0**99, allow_subnormal=False))
+def test_a_matrix_of_bfloat16_has_the_nearest_numbers(number):
+    written = weights()
+    written["encoder.layer.0.attention.self.query.weight"][1, 2] = number
+    tensors = bert_tensors(written, "bfloat16")
+    assert tensors["token_embd.weight"].dtype == np.float16
+    assert tensors["blk.0.attn_q.bias"].dtype == np.float32
+    bits = int(tensors["blk.0.attn_q.weight"][1, 2])
+    near = [one for one in (bits - 1, bits, bits + 1) if one & 0x8000 == bits & 0x8000]  # of the same sign
+    errors = {one: abs(bfloat16(one) - number) for one in near}
+    assert errors[bits] == min(errors.values())
+    assert bits % 2 == 0 or list(errors.values()).count(errors[bits]) == 1  # of two, the even one
+
+
+@pytest.mark.parametrize(("matrices", "file_type"), [("float16", 1), ("bfloat16", 32)])
+def test_the_file_says_the_type_of_its_matrices(matrices, file_type):
+    metadata = bert_metadata("m", bert_tensors(weights(), matrices), VOCABULARY, heads=2, epsilon=1e-12)
+    assert metadata["general.file_type"] == file_type
 
 
 def test_metadata_gives_the_sizes_of_the_tensors_and_the_pooling():

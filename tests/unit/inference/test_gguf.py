@@ -21,7 +21,7 @@ VALUES = st.one_of(
     st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=5),
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=5),
 )
-TENSORS = st.sampled_from([np.float16, np.float32]).flatmap(
+TENSORS = st.sampled_from([np.float16, np.float32, np.uint16]).flatmap(
     lambda kind: arrays.arrays(kind, arrays.array_shapes(max_dims=3, max_side=5))
 )
 
@@ -53,7 +53,7 @@ class Reader:
         name, dimensions = self.text(), self.take("I")
         shape = [self.take("Q") for _ in range(dimensions)]
         kind, offset = self.take("IQ")
-        return name, shape[::-1], {0: "<f4", 1: "<f2"}[kind], offset
+        return name, shape[::-1], {0: "<f4", 1: "<f2", 30: "<u2"}[kind], offset
 
 
 def read(data):

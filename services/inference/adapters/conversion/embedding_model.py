@@ -1,7 +1,7 @@
 """The bundled embedding model, all-MiniLM-L6-v2: a package brings its weights, which are converted once for the engine.
 
-The conversion gives the same bytes everywhere, so the hash of its result is known: it names the kept file, and tells
-whether that file is whole. Whoever changes the layout of the file changes the hash too.
+A conversion gives the same bytes everywhere, so the hash of its result is known: it names the kept file, and tells
+whether that file is whole. Whoever changes the layout of the file changes the hashes too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
@@ -21,7 +23,7 @@ from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.default_model import BundledFile, sha256_of
 from services.inference.adapters.tuning import cache_folder
-from services.inference.core.bert import bert_metadata, bert_tensors, read_safetensors
+from services.inference.core.bert import MatrixType, bert_metadata, bert_tensors, read_safetensors
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.gguf import gguf_parts
 
@@ -32,11 +34,22 @@ VOCABULARY = BundledFile(PACKAGE, "vocab.txt", "07eced375cec144d27c900241f3e3394
 HEADS = 12
 EPSILON = 1e-12
 WINDOW_TOKENS = 512
-SHA256 = "6f7c0d7128920ee5c4acf0925a39a1b750562c02f798a33d8d21657b6d4b6d03"  # of the converted file
 SIZE_BYTES = 46_223_232
 OTHERWISE = "name an embedding model of your own in PAGANTIC_INFERENCE_MODELS"
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What the converted file is: the type of the matrices in it, and its SHA-256."""
+
+    matrices: MatrixType
+    sha256: str
+
+
+FLOAT16 = Conversion("float16", "6f7c0d7128920ee5c4acf0925a39a1b750562c02f798a33d8d21657b6d4b6d03")
+BFLOAT16 = Conversion("bfloat16", "005a20cbbe4e03d9838137b972fe7294e0c2fe88c456f3e2c394dbbc904abae2")
 
 
 def is_installed() -> bool:
@@ -53,20 +66,26 @@ def describe_embedding_model(*, context_tokens: int) -> ModelInfo:
     return ModelInfo(ALIAS, min(context_tokens, WINDOW_TOKENS), (CAPABILITY,))
 
 
-def converted_model() -> Path:
-    """Return the model's GGUF file in the cache; it is made if it is missing or damaged.
+def fastest_conversion() -> Conversion:
+    """Return the conversion that this build of llama.cpp computes fastest on this processor."""
+    return BFLOAT16 if b"AVX512_BF16 = 1" in llama_cpp.llama_print_system_info() else FLOAT16
+
+
+def converted_model(conversion: Conversion | None = None) -> Path:
+    """Return the model's GGUF file in the cache, of the fastest conversion; it is made if it is missing or damaged.
 
     Several processes may do this at once. Raises PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or
     differ, or the cache cannot be written.
     """
+    chosen = conversion or fastest_conversion()
     folder = cache_folder() / "models"
-    path = folder / f"{ALIAS}-{SHA256[:16]}.gguf"
-    if _is_whole(path):
+    path = folder / f"{ALIAS}-{chosen.sha256[:16]}.gguf"
+    if _is_whole(path, chosen):
         return path
     started_s = time.monotonic()
     weights, vocabulary = WEIGHTS.find(otherwise=OTHERWISE), VOCABULARY.find(otherwise=OTHERWISE)
     try:
-        _write(path, _convert(weights, vocabulary))
+        _write(path, chosen, _convert(weights, vocabulary, chosen))
     except OSError as error:
         raise PreconditionFailed(
             f"the converted model {ALIAS!r} of {SIZE_BYTES // 10**6} MB cannot be written to {str(folder)!r} "
@@ -77,20 +96,20 @@ def converted_model() -> Path:
     return path
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: Path, conversion: Conversion) -> bool:
     try:
-        return sha256_of(path) == SHA256
+        return sha256_of(path) == conversion.sha256
     except OSError:
         return False
 
 
-def _convert(weights: Path, vocabulary: Path) -> Iterator[bytes]:
-    tensors = bert_tensors(read_safetensors(np.memmap(weights, np.uint8, mode="r")))
+def _convert(weights: Path, vocabulary: Path, conversion: Conversion) -> Iterator[bytes]:
+    tensors = bert_tensors(read_safetensors(np.memmap(weights, np.uint8, mode="r")), conversion.matrices)
     tokens = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     return gguf_parts(bert_metadata(ALIAS, tensors, tokens, heads=HEADS, epsilon=EPSILON), tensors)
 
 
-def _write(path: Path, parts: Iterator[bytes]) -> None:
+def _write(path: Path, conversion: Conversion, parts: Iterator[bytes]) -> None:
     """Write a file that appears under its name when it is whole; raises PreconditionFailed if it is another one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed = hashlib.sha256()
@@ -100,7 +119,7 @@ def _write(path: Path, parts: Iterator[bytes]) -> None:
             for part in parts:
                 hashed.update(part)
                 file.write(part)
-            _check(hashed.hexdigest())
+            _check(hashed.hexdigest(), conversion)
             file.flush()
             os.fsync(file.fileno())
             partial.replace(path)
@@ -109,9 +128,9 @@ def _write(path: Path, parts: Iterator[bytes]) -> None:
             raise
 
 
-def _check(digest: str) -> None:
-    if digest != SHA256:
+def _check(digest: str, conversion: Conversion) -> None:
+    if digest != conversion.sha256:
         raise PreconditionFailed(
-            f"the converted model {ALIAS!r} has the SHA-256 {digest}, not {SHA256}: {OTHERWISE}",
+            f"the converted model {ALIAS!r} has the SHA-256 {digest}, not {conversion.sha256}: {OTHERWISE}",
             code=ErrorCode.CONFIG_NO_ENGINE,
         )

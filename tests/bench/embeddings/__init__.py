@@ -1,0 +1,1 @@
+"""Embeddings and scores of pairs beside the same weights in onnxruntime."""
