@@ -155,12 +155,13 @@ async def _compare(options: argparse.Namespace, address: str, peer_url: str) -> 
 
 
 async def _compare_busy(options: argparse.Namespace, ours: Ours, sides: Sequence[Side]) -> None:
-    """Print which part of its rate of chat each side keeps beside another busy process."""
+    """Print which part of its rate of chat each side keeps beside another busy process, of one run each."""
     (chat,) = _chosen("chat")
-    busy = argparse.Namespace(**{**vars(options), "busy": True})
+    quiet = argparse.Namespace(**{**vars(options), "runs": 1})
+    busy = argparse.Namespace(**{**vars(quiet), "busy": True})
     _say("\nchat beside one other busy process, of the rate without it:")
     for clients in _levels(options):
-        quiet_runs = await _runs(options, ours, sides, chat, clients)
+        quiet_runs = await _runs(quiet, ours, sides, chat, clients)
         busy_runs = await _runs(busy, ours, sides, chat, clients)
         kept = [
             f"{side.name} {median_of(slow).tokens_per_s / median_of(fast).tokens_per_s:.2f}"

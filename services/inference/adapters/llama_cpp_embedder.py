@@ -63,12 +63,18 @@ class _Context:
     """
 
     def __init__(
-        self, model: llama_cpp.llama_model_p, tokens: int, options: EmbedderOptions, *, flash_attention: int
+        self,
+        model: llama_cpp.llama_model_p,
+        path: Path,
+        tokens: int,
+        options: EmbedderOptions,
+        *,
+        flash_attention: int,
     ) -> None:
         self._context = llama_cpp.llama_init_from_model(model, _context_params(tokens, options, flash_attention))
         if not self._context:
             raise PreconditionFailed(
-                f"no context of {tokens} tokens could be made: lower context_tokens or free memory",
+                f"no context of {tokens} tokens could be made for {str(path)!r}: lower context_tokens or free memory",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self.pooling: int = llama_cpp.llama_pooling_type(self._context)
@@ -114,7 +120,7 @@ class LlamaCppEmbedder:
         window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         self._contexts: list[_Context] = []
         try:
-            self._open_contexts(window, options)
+            self._open_contexts(path, window, options)
             self.pooling = self._name_pooling(path)
         except PreconditionFailed:
             self.close()
@@ -170,14 +176,14 @@ class LlamaCppEmbedder:
             raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
         return pooling
 
-    def _open_contexts(self, window: int, options: EmbedderOptions) -> None:
+    def _open_contexts(self, path: Path, window: int, options: EmbedderOptions) -> None:
         """Make the context for all batches, and on a CPU one more for small ones."""
         # Flash attention pays on a CPU, unlike for decoding: full batches are nearly twice as fast, in less memory.
         auto, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         tokens = max(window, options.batch_tokens)
-        self._contexts.append(_Context(self._model, tokens, options, flash_attention=auto))
+        self._contexts.append(_Context(self._model, path, tokens, options, flash_attention=auto))
         if options.gpu_layers == 0:
-            self._contexts.append(_Context(self._model, _TILE_TOKENS, options, flash_attention=off))
+            self._contexts.append(_Context(self._model, path, _TILE_TOKENS, options, flash_attention=off))
 
 
 class LlamaCppCrossEncoder(LlamaCppEmbedder):
