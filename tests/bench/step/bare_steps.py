@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 import time
+from pathlib import Path
 
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.machine import set_spinning
@@ -26,8 +27,7 @@ def main() -> None:
     from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
 
-    path = os.environ.get("PAGANTIC_INFERENCE_MODEL_PATH") or find_default_model()
-    engine = LlamaCppEngine(path, ModelInfo("bare", 4096), EngineOptions(threads=threads))
+    engine = LlamaCppEngine(_served_file(), ModelInfo("bare", 4096), EngineOptions(threads=threads))
     for sequence in range(sequences):
         for start in range(0, tokens, engine.max_batch_tokens):
             size = min(engine.max_batch_tokens, tokens - start)
@@ -39,6 +39,15 @@ def main() -> None:
         times_ms.append((time.perf_counter() - started_s) * _MS)
     engine.close()
     sys.stdout.write(f"{statistics.median(times_ms)}\n")
+
+
+def _served_file() -> Path:
+    """Return the file that a service with the same settings loads."""
+    from services.inference.settings import InferenceSettings  # noqa: PLC0415
+    from services.inference.wiring.own_model.weights import own_weights  # noqa: PLC0415
+
+    settings = InferenceSettings()
+    return own_weights(settings, Path(settings.model_path) if settings.model_path else find_default_model())
 
 
 if __name__ == "__main__":
