@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from services.inference.adapters.default_model import find_default_model
 from tests.bench.llama_server import best_settings, running_llama_server
 from tests.bench.load import BenchError, Measurement, Query, Side, measure
 from tests.bench.ours import Ours, running_service
 from tests.bench.peer import find_peer
 from tests.bench.report import Figures, as_json, block, figures_of, median_of, summary
 from tests.bench.scenarios import SCENARIOS, Scenario
+from tests.bench.served_file import served_file
 from tests.bench.step.engine_figures import print_engine_figures
 
 _WARM_UP_TOKENS = 32
@@ -38,9 +38,10 @@ def _say(text: str) -> None:
 def _options() -> argparse.Namespace:
     names = ",".join(scenario.name for scenario in SCENARIOS)
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--peer", default="", help="http://host:port of a llama-server or an OpenAI-like server")
-    parser.add_argument("--peer-program", type=Path, help="llama-server: it is run at the settings that suit it best")
-    parser.add_argument("--peer-model", type=Path, default=find_default_model(), help="file for --peer-program")
+    peer = parser.add_mutually_exclusive_group()
+    peer.add_argument("--peer", default="", help="http://host:port of a llama-server or an OpenAI-like server")
+    peer.add_argument("--peer-program", type=Path, help="llama-server: it is run at the settings that suit it best")
+    parser.add_argument("--peer-model", type=Path, help="file for --peer-program; else the file that our service loads")
     parser.add_argument("--ours", default="", help="host:port of an inference service that runs already")
     parser.add_argument("--scenarios", default=names, help=f"of {names}")
     parser.add_argument("--clients", default="1,4,8", help="numbers of clients, comma-separated")
@@ -103,10 +104,10 @@ def _peer(options: argparse.Namespace) -> Iterator[str]:
         return
     slots = max(_levels(options))
     arguments = ["--threads", str(options.threads), "--parallel", str(slots), "--ctx-size", str(_WINDOW * slots)]
-    program, model = options.peer_program, options.peer_model
+    program, model = options.peer_program, options.peer_model or served_file()
     with _busy_core(options.busy):
         best = best_settings(program, model, arguments, levels=_levels(options), requests=options.requests, say=_say)
-    _say(f"llama-server runs with {' '.join(best.arguments)}, spin count {best.spin_count}\n")
+    _say(f"llama-server runs {model.name} with {' '.join(best.arguments)}, spin count {best.spin_count}\n")
     with running_llama_server(program, model, arguments, best) as url:
         yield url
 
@@ -148,7 +149,7 @@ async def _compare(options: argparse.Namespace, address: str, peer_url: str) -> 
                     content = {"seed": options.seed, "is_busy": options.busy, "measurements": records}
                     options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         _say(summary(results))
-        if not options.busy:
+        if not options.busy and not options.ours:
             await _compare_busy(options, ours, sides)
     finally:
         await ours.close()
@@ -157,8 +158,8 @@ async def _compare(options: argparse.Namespace, address: str, peer_url: str) -> 
 async def _compare_busy(options: argparse.Namespace, ours: Ours, sides: Sequence[Side]) -> None:
     """Print which part of its rate of chat each side keeps beside another busy process, of one run each."""
     (chat,) = _chosen("chat")
-    quiet = argparse.Namespace(**{**vars(options), "runs": 1})
-    busy = argparse.Namespace(**{**vars(quiet), "busy": True})
+    quiet = argparse.Namespace(**{**vars(options), "runs": 1, "draw": " quiet"})
+    busy = argparse.Namespace(**{**vars(quiet), "busy": True, "draw": " busy"})
     _say("\nchat beside one other busy process, of the rate without it:")
     for clients in _levels(options):
         quiet_runs = await _runs(quiet, ours, sides, chat, clients)
@@ -176,7 +177,8 @@ async def _runs(
     """Return the figures of each side, run by run; who begins alternates."""
     figures: list[list[Figures]] = [[] for _ in sides]
     for index in range(options.runs):
-        run = scenario.make(Random(f"{options.seed} {scenario.name} {clients} {index}"), options.requests)  # noqa: S311
+        drawn = f"{options.seed} {scenario.name} {clients} {index}{options.draw}"
+        run = scenario.make(Random(drawn), options.requests)  # noqa: S311
         order = list(enumerate(sides))
         for place, side in order if index % 2 == 0 else reversed(order):
             with _busy_core(options.busy):
@@ -188,6 +190,7 @@ async def _runs(
 def main() -> None:
     """Entry point."""
     options = _options()
+    options.draw = ""  # what tells the prompts of one part of the bench from those of another
     _say(
         f"{options.requests} requests per run, medians of {options.runs} runs, {options.threads} threads, "
         f"{'one other busy process, ' if options.busy else ''}seed {options.seed}; gain above 1: ours is better\n"

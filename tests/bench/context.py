@@ -75,7 +75,7 @@ class LongSequences:
         self._batch = engine.max_batch_tokens
         for start in range(0, BLOCK, self._batch):
             engine.decode([Slice(0, [1] * self._batch, start, 0)])
-        engine.park(0, _KEY)
+        engine.park(0, 0, BLOCK, _KEY)
         self.bytes_per_token = engine.copy_out(0, 0, BLOCK).size / BLOCK
         engine.truncate(0, 0)
 

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from itertools import takewhile
 from pathlib import Path
 
 import grpc
@@ -29,6 +28,7 @@ from services.inference.adapters.default_model import find_default_model
 from tests.bench.llama_server import running_llama_server
 from tests.bench.load import BenchError, Query
 from tests.bench.ours import Ours, running_service
+from tests.bench.report import equal_characters
 from tests.bench.texts import CITIES
 
 WINDOW = 1024  # tokens of a request, with its answer
@@ -85,12 +85,8 @@ def _device(gpu_layers: int) -> str:
 def _compare_answers(on_cpu: dict[str, str], on_gpu: dict[str, str]) -> None:
     """Print how many characters of greedy answers are equal; a model's ties may fall either way."""
     answers = [asyncio.run(_answers({**settings, "tuning": "false"})) for settings in (on_cpu, on_gpu)]
-    parts = [(_equal_characters(*pair), len(pair[0])) for pair in zip(*answers, strict=True)]
+    parts = [(equal_characters(*pair), len(pair[0])) for pair in zip(*answers, strict=True)]
     _say("agreement, in characters: " + ", ".join(f"{equal} of {length}" for equal, length in parts))
-
-
-def _equal_characters(one: str, other: str) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 async def _answers(settings: dict[str, str]) -> list[str]:

@@ -96,8 +96,8 @@ def best_settings(
         with running_llama_server(program, model, arguments, settings) as url:
             rates = asyncio.run(_rates(url, levels, requests))
         found = statistics.geometric_mean(rates)
-        told = ", ".join(f"{one:.1f} at {level}" for one, level in zip(rates, levels, strict=True))
-        say(f"llama-server {' '.join(settings.arguments)}, spin count {settings.spin_count}: {told} tokens/s")
+        shown = ", ".join(f"{one:.1f} at {level}" for one, level in zip(rates, levels, strict=True))
+        say(f"llama-server {' '.join(settings.arguments)}, spin count {settings.spin_count}: {shown} tokens/s")
         return found
 
     best = ServerSettings()

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import takewhile
 
 from tests.bench.load import Measurement
 
@@ -66,6 +67,11 @@ def percentile(values: Sequence[float], fraction: float) -> float:
     low = math.floor(position)
     high = math.ceil(position)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def equal_characters(one: str, other: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def figures_of(measurement: Measurement, output_tokens: int, wrong_answers: int) -> Figures:

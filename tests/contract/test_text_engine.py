@@ -209,7 +209,7 @@ def test_a_cache_of_8_bits_has_its_own_format_and_less_memory(real_engine, small
 
 def test_a_model_whose_heads_do_not_fit_into_8_bits_is_refused(tmp_path):
     options = EngineOptions(context_tokens=64, kv_tokens=64, key_type="q8_0")
-    with pytest.raises(PreconditionFailed, match=r"heads of 8 numbers.*CACHE_TYPE to f16") as refused:
+    with pytest.raises(PreconditionFailed, match=r"keys and values of 8 and 8 numbers.*CACHE_TYPE to f16") as refused:
         LlamaCppEngine(write_tiny_qwen(tmp_path / "qwen.gguf"), ModelInfo("tiny", 64), options)
     assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
 

@@ -31,6 +31,7 @@ _CELL_TYPES = {_BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8
 _NUMBER_BYTES = {_BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
 _SHARED_SCALE = 32
 _MIB = 1024 * 1024
+_LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
 
 
@@ -129,6 +130,7 @@ class LlamaCppEngine:
         self._has_window = llama_cpp.llama_model_n_swa(self._model) > 0
         try:
             self._check_model(options)
+            self._check_memory(options)
             self._open_context(options)
         except PreconditionFailed:
             self._free_model()
@@ -169,11 +171,35 @@ class LlamaCppEngine:
             )
         is_small = {options.key_type, options.value_type} != {_BITS_16}
         if is_small and any(width % _SHARED_SCALE for width in self._widths):
+            widths = " and ".join(map(str, self._widths))
             raise PreconditionFailed(
-                f"{str(self._path)!r} has heads of {self._widths[0]} numbers, which a cache of 8 bits cannot hold: "
+                f"{str(self._path)!r} has keys and values of {widths} numbers, which 8 bits cannot hold: "
                 f"{_SHARED_SCALE} of them share a scale; set PAGANTIC_INFERENCE_CACHE_TYPE to {_BITS_16}",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
+        if is_small and read_metadata(self._model, f"{self._architecture}.attention.key_length_mla"):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} has latent attention, whose keys and values llama.cpp keeps in one type: set "
+                f"PAGANTIC_INFERENCE_CACHE_TYPE to {_BITS_16}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
+    def _check_memory(self, options: EngineOptions) -> None:
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a cache that the memory of this machine cannot hold.
+
+        The system would end this service, or another one. What a GPU holds is not counted.
+        """
+        cells = self._cells(options)
+        needed, free = cells * self._bytes_per_token(options), free_memory_bytes()
+        if needed > free and options.gpu_layers == 0:
+            raise PreconditionFailed(
+                f"no KV cache of {cells} tokens could be made for {str(self._path)!r}: it takes "
+                f"{needed // _MIB} MiB, and {free // _MIB} MiB are free; {_LOWER}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
+    def _cells(self, options: EngineOptions) -> int:
+        return int(max(self._window, options.kv_tokens or 2 * self._window))
 
     def _open_context(self, options: EngineOptions) -> None:
         max_sequences = options.max_sequences
@@ -181,7 +207,7 @@ class LlamaCppEngine:
             max_sequences = min(max_sequences, MAX_SEQUENCES // 2)
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = max(self._window, options.kv_tokens or 2 * self._window)
+        params.n_ctx = self._cells(options)
         params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
@@ -190,14 +216,10 @@ class LlamaCppEngine:
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
         params.type_k, params.type_v = (_CELL_TYPES[name] for name in options.cell_types)
         params.no_perf = True
-        needed, free = params.n_ctx * self._bytes_per_token(options), free_memory_bytes()
-        has_room = needed <= free or options.gpu_layers != 0
-        self._context = llama_cpp.llama_init_from_model(self._model, params) if has_room else None
+        self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise PreconditionFailed(
-                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: it takes "
-                f"{needed // _MIB} MiB, and {free // _MIB} MiB are free; lower PAGANTIC_INFERENCE_KV_TOKENS or "
-                "CONTEXT_TOKENS, or free memory",
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: {_LOWER}",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self._options = options
@@ -247,12 +269,15 @@ class LlamaCppEngine:
         return int(heads * bytes_of_head)
 
     @property
+    def _architecture(self) -> str:
+        return read_metadata(self._model, "general.architecture")
+
+    @property
     def _widths(self) -> list[int]:
         """Numbers in the key, and in the value, of a head."""
         model = self._model
         usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
-        architecture = read_metadata(model, "general.architecture")
-        given = [read_metadata(model, f"{architecture}.attention.{part}_length") for part in ("key", "value")]
+        given = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]
         return [int(width) if width.isdigit() else usual for width in given]
 
     @property

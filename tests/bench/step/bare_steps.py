@@ -9,9 +9,7 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
 
-from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.machine import set_spinning
 from services.inference.core.tuning import DEFAULT_SPIN_COUNT
 
@@ -26,8 +24,12 @@ def main() -> None:
     from pagantic_common.domain.messages import ModelInfo  # noqa: PLC0415
     from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
+    from services.inference.settings import InferenceSettings  # noqa: PLC0415
+    from tests.bench.served_file import served_file  # noqa: PLC0415
 
-    engine = LlamaCppEngine(_served_file(), ModelInfo("bare", 4096), EngineOptions(threads=threads))
+    types = InferenceSettings().cache_type
+    options = EngineOptions(threads=threads, key_type=types, value_type=types)
+    engine = LlamaCppEngine(served_file(), ModelInfo("bare", 4096), options)
     for sequence in range(sequences):
         for start in range(0, tokens, engine.max_batch_tokens):
             size = min(engine.max_batch_tokens, tokens - start)
@@ -39,15 +41,6 @@ def main() -> None:
         times_ms.append((time.perf_counter() - started_s) * _MS)
     engine.close()
     sys.stdout.write(f"{statistics.median(times_ms)}\n")
-
-
-def _served_file() -> Path:
-    """Return the file that a service with the same settings loads."""
-    from services.inference.settings import InferenceSettings  # noqa: PLC0415
-    from services.inference.wiring.own_model.weights import own_weights  # noqa: PLC0415
-
-    settings = InferenceSettings()
-    return own_weights(settings, Path(settings.model_path) if settings.model_path else find_default_model())
 
 
 if __name__ == "__main__":

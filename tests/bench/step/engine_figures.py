@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import takewhile
 from random import Random
 
 from tests.bench.load import Query, measure
 from tests.bench.ours import Ours
+from tests.bench.report import equal_characters
 from tests.bench.scenarios import SCENARIOS
 from tests.bench.step.times import DECODE, MASK, WAIT, Snapshot, Times, timed_service
 from tests.bench.texts import CITIES
@@ -68,9 +68,5 @@ async def _agreement(ours: Ours, clients: int) -> float:
     alone = await measure(ours, (), queries, 1)
     together = await measure(ours, (), queries, clients)
     pairs = [(one.texts[0], other.texts[0]) for one, other in zip(alone.answers, together.answers, strict=True)]
-    equal = sum(_equal_characters(*pair) for pair in pairs)
+    equal = sum(equal_characters(*pair) for pair in pairs)
     return equal / sum(len(one) for one, _ in pairs)
-
-
-def _equal_characters(one: str, other: str) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

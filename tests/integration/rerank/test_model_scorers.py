@@ -263,10 +263,10 @@ async def test_a_model_that_is_not_served_is_named(stub, scorer):
 
 @pytest.mark.parametrize("scorer", MODEL_SCORERS)
 async def test_overload_passes_on_with_the_time_to_wait(stub, inference, scorer):
-    inference.failure = Overloaded("the queue is full", code=ErrorCode.INFERENCE_OVERLOADED, retry_after_s=7.0)
+    inference.failure = Overloaded("the queue is full", code=ErrorCode.INFERENCE_OVERLOADED, retry_after_s=0.25)
     status, error = await failing(stub, request("red", "fox", scorer=scorer))
     assert (status, error.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorCode.INFERENCE_OVERLOADED)
-    assert error.retry_after_s == 7.0
+    assert error.retry_after_s == 0.25
 
 
 @pytest.mark.parametrize("scorer", MODEL_SCORERS)

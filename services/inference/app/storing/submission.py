@@ -38,9 +38,13 @@ class Submission:
         self._blocks = storage.blocks if storage is not None else None
         self._read_s = read_s
         self._rests_until_s = -math.inf
-        self._max_blocks = loop.max_parked_tokens // BLOCK_TOKENS
         # Twice the cells: a file has positions beside them, and some models have two caches.
         self._max_block_bytes = 2 * BLOCK_TOKENS * loop.engine.kv_bytes_per_token + 1024 * 1024
+
+    @property
+    def _max_blocks(self) -> int:
+        """Blocks that host memory can take; the size of a cell may change with the tuning."""
+        return self.loop.max_parked_tokens // BLOCK_TOKENS
 
     async def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
         """Queue a request and return its number, as the loop does."""

@@ -144,18 +144,20 @@ class PrefixTree:
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
         """Open a sequence with those of the first `limit` tokens that are cached or parked; None without a free id."""
         found = self.parked.find(tokens, limit)
-        if found is None or found[1] < self.shared_length(tokens, limit) + WORTH_PARKING:
+        cached = self.shared_length(tokens, limit)
+        if found is None or found[1] < cached + WORTH_PARKING:
             return self._open(*self._find(tokens, limit))
         entry, length = found
-        needed = [piece for piece in entry.pieces if piece.start < length]
-        if not self.make_room(tokens=needed[-1].end, sequences=1):
+        missing = [piece for piece in entry.pieces if cached < piece.end and piece.start < length]
+        if not self.make_room(tokens=missing[-1].end - missing[0].start, sequences=1):
             return self._open(*self._find(tokens, limit))
-        if self.parked.find(tokens, limit) != found:  # making room may have parked other tokens and dropped these
+        # Making room may have dropped these parked tokens for others, or cached ones.
+        if self.parked.find(tokens, limit) != found or self.shared_length(tokens, limit) != cached:
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
         node, shared = self._find(tokens, limit)
-        self._restore(sequence_id, [piece for piece in needed if piece.end > shared], node, length)
+        self._restore(sequence_id, missing, node, length)
         self._hold(sequence_id, node, shared)  # share the cached part instead of holding it twice
         self.append(sequence_id, tokens[shared:length])
         self._touch(self._leaves[sequence_id])

@@ -40,7 +40,7 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
 
 
 def _limits(engine: LlamaCppEngine, draft: LlamaCppEngine, settings: InferenceSettings) -> CacheLimits:
-    """Return the limits of the draft model's cache; both models may park the same tokens within PARKED_MIB."""
+    """Return the limits of the draft model's cache; with these cells, both models may park the same tokens."""
     parked_bytes = 0
     if draft.cell_format:
         share = draft.kv_bytes_per_token / (engine.kv_bytes_per_token + draft.kv_bytes_per_token)
