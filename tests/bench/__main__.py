@@ -27,7 +27,8 @@ from tests.bench.served_file import served_file
 from tests.bench.step.engine_figures import print_engine_figures
 
 _WARM_UP_TOKENS = 32
-_WINDOW = 2048  # tokens of each of llama-server's slots
+# Each slot of llama-server has so many tokens.
+_WINDOW = 2048
 
 
 def _say(text: str) -> None:
@@ -158,12 +159,12 @@ async def _compare(options: argparse.Namespace, address: str, peer_url: str) -> 
 async def _compare_busy(options: argparse.Namespace, ours: Ours, sides: Sequence[Side]) -> None:
     """Print which part of its rate of chat each side keeps beside another busy process, of one run each."""
     (chat,) = _chosen("chat")
-    quiet = argparse.Namespace(**{**vars(options), "runs": 1, "draw": " quiet"})
-    busy = argparse.Namespace(**{**vars(quiet), "busy": True, "draw": " busy"})
+    quiet = argparse.Namespace(**{**vars(options), "runs": 1})
+    busy = argparse.Namespace(**{**vars(quiet), "busy": True})
     _say("\nchat beside one other busy process, of the rate without it:")
     for clients in _levels(options):
-        quiet_runs = await _runs(quiet, ours, sides, chat, clients)
-        busy_runs = await _runs(busy, ours, sides, chat, clients)
+        quiet_runs = await _runs(quiet, ours, sides, chat, clients, part=" quiet")
+        busy_runs = await _runs(busy, ours, sides, chat, clients, part=" busy")
         kept = [
             f"{side.name} {median_of(slow).tokens_per_s / median_of(fast).tokens_per_s:.2f}"
             for side, slow, fast in zip(sides, busy_runs, quiet_runs, strict=True)
@@ -172,12 +173,12 @@ async def _compare_busy(options: argparse.Namespace, ours: Ours, sides: Sequence
 
 
 async def _runs(
-    options: argparse.Namespace, ours: Ours, sides: Sequence[Side], scenario: Scenario, clients: int
+    options: argparse.Namespace, ours: Ours, sides: Sequence[Side], scenario: Scenario, clients: int, *, part: str = ""
 ) -> list[list[Figures]]:
-    """Return the figures of each side, run by run; who begins alternates."""
+    """Return the figures of each side, run by run; who begins alternates. Each part of the bench has other prompts."""
     figures: list[list[Figures]] = [[] for _ in sides]
     for index in range(options.runs):
-        drawn = f"{options.seed} {scenario.name} {clients} {index}{options.draw}"
+        drawn = f"{options.seed} {scenario.name} {clients} {index}{part}"
         run = scenario.make(Random(drawn), options.requests)  # noqa: S311
         order = list(enumerate(sides))
         for place, side in order if index % 2 == 0 else reversed(order):
@@ -190,7 +191,6 @@ async def _runs(
 def main() -> None:
     """Entry point."""
     options = _options()
-    options.draw = ""  # what tells the prompts of one part of the bench from those of another
     _say(
         f"{options.requests} requests per run, medians of {options.runs} runs, {options.threads} threads, "
         f"{'one other busy process, ' if options.busy else ''}seed {options.seed}; gain above 1: ours is better\n"

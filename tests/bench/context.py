@@ -29,7 +29,8 @@ from tests.bench.cranfield import documents
 
 BLOCK = 512
 SEQUENCES = 8
-MOVER = SEQUENCES  # the sequence in which a block is moved
+# A block is moved in this sequence.
+MOVER = SEQUENCES
 MOST_STEPS = 12
 LONG_ENOUGH_S = 1.0
 LAYOUTS = ("f16/f16", "q8_0/f16", "f16/f16 flash", "q8_0/f16 flash", "f16/q8_0 flash", "q8_0/q8_0 flash")

@@ -14,7 +14,8 @@ from services.inference.core.gguf import Tensor, Value
 _FLOAT32 = "F32"
 _CONTROL, _NORMAL = 3, 1  # types of tokens
 _MEAN_POOLING = 1
-_FILE_TYPES = {"float16": 1, "uint16": 32}  # by the type of most matrices
+# The type of most matrices decides the type of the file.
+_FILE_TYPES = {"float16": 1, "uint16": 32}
 _CONTINUATION = "##"
 _WORD_START = "\u2581"
 _SPECIAL_TOKENS = {

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = bool | int | float | str | Sequence[str] | Sequence[int] | Sequence[float]
-Tensor = NDArray[np.float16] | NDArray[np.float32] | NDArray[np.uint16]  # uint16: the bits of bfloat16
+# An array of uint16 holds the bits of bfloat16, which numpy does not have.
+Tensor = NDArray[np.float16] | NDArray[np.float32] | NDArray[np.uint16]
 
 _VERSION = 3
 _ALIGNMENT = 32
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
-_TENSOR_TYPES = {"float32": 0, "float16": 1, "uint16": 30}  # numpy has no bfloat16
+_TENSOR_TYPES = {"float32": 0, "float16": 1, "uint16": 30}
 
 
 def gguf_parts(metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> Iterator[bytes]:

@@ -37,8 +37,10 @@ from tests.support.cross_encoder import write_cross_encoder
 PACKAGES = ("fastembed==0.9.1", "onnx==1.23.2")
 CROSS_ENCODER = "cross-encoder"
 COUNTS = (1, 16, 64)
-LEAST_TEXTS = 16  # of a round; where a call has fewer texts there are several calls
-MOST_TOKENS = 450  # of a text; with a question it fits into the window of both
+# A round has at least so many texts: where a call has fewer, the round has several calls.
+LEAST_TEXTS = 16
+# A text has at most so many tokens: together with a question, it fits into the window of both sides.
+MOST_TOKENS = 450
 CALL_S = 120.0
 
 Values = NDArray[np.float64]

@@ -10,7 +10,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-FUSED = "com.microsoft"  # the domain of onnxruntime's operators
+# The operators of onnxruntime are in this domain.
+FUSED = "com.microsoft"
 VERSION = 17
 
 

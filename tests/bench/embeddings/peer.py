@@ -23,7 +23,8 @@ from onnx_bert import Graph
 NAME = "bench"
 HEADS = 12
 EPSILON = 1e-12
-SORTED_BATCH = 32  # how sentence-transformers batches: texts sorted by length
+# sentence-transformers sorts texts by length, and puts so many into a batch.
+SORTED_BATCH = 32
 
 
 def main() -> None:

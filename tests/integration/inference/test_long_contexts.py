@@ -87,7 +87,7 @@ async def test_the_cache_type_holds_for_the_model_and_its_draft_model_and_outliv
     before = [engine.kv_bytes_per_token for engine in engines]
     assert all("keys q8_0, values f16" in types_of(engine) for engine in engines)
     expected = await answer(workload, PROMPTS[0])
-    await workload.retune(untuned(1, is_on_gpu=True))  # flash attention
+    await workload.retune(untuned(1, is_on_gpu=True))  # This turns flash attention on.
     assert all("keys q8_0, values q8_0" in types_of(engine) for engine in engines)
     assert all(engine.kv_bytes_per_token < then for engine, then in zip(engines, before, strict=True))
     assert len(await answer(workload, PROMPTS[0])) == len(expected) > 0

@@ -88,10 +88,12 @@ def test_a_matrix_of_bfloat16_has_the_nearest_numbers(number):
     assert tensors["token_embd.weight"].dtype == np.float16
     assert tensors["blk.0.attn_q.bias"].dtype == np.float32
     bits = int(tensors["blk.0.attn_q.weight"][1, 2])
-    near = [one for one in (bits - 1, bits, bits + 1) if one & 0x8000 == bits & 0x8000]  # of the same sign
+    # The neighbours of a number count only if they have its sign.
+    near = [one for one in (bits - 1, bits, bits + 1) if one & 0x8000 == bits & 0x8000]
     errors = {one: abs(bfloat16(one) - number) for one in near}
     assert errors[bits] == min(errors.values())
-    assert bits % 2 == 0 or list(errors.values()).count(errors[bits]) == 1  # of two, the even one
+    # Where two numbers are equally near, the even one is taken.
+    assert bits % 2 == 0 or list(errors.values()).count(errors[bits]) == 1
 
 
 @pytest.mark.parametrize(("matrices", "file_type"), [("float16", 1), ("bfloat16", 32)])

@@ -22,7 +22,8 @@ class TreeAgainstCache(RuleBasedStateMachine):
             capacity_tokens=capacity, max_sequences=sequences, max_idle_tokens=idle, max_parked_tokens=parked
         )
         self.parked_limit = parked
-        self.parked: dict[int, tuple[int, list[int]]] = {}  # key -> position of the first token, tokens
+        # Each key has the position of its first token, and its tokens.
+        self.parked: dict[int, tuple[int, list[int]]] = {}
         self.capacity = capacity
         self.cells: dict[int, list[tuple[int, int]]] = {}  # sequence -> (token, cell)
         self.held: dict[int, list[int]] = {}  # running sequence -> tokens

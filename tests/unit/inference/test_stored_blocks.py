@@ -177,7 +177,7 @@ def test_pieces_that_lost_their_place_before_the_engine_took_them_are_not_kept()
         second.submit([number, *PROMPT])
     assert second.adopted == 4
     adopted = [operation for operation in second.scheduler.tree.operations if isinstance(operation, Adopt)]
-    assert len(second.scheduler.tree.parked.entries) == 2  # as many as have room
+    assert len(second.scheduler.tree.parked.entries) == 2  # More have no room.
     assert sum(tokens_in(one.cells) for one in adopted) == second.scheduler.tree.parked.parked_tokens
     second.run()
     assert len(second.of(Finished)) == 4

@@ -152,11 +152,11 @@ class PrefixTree:
         if not self.make_room(tokens=missing[-1].end - missing[0].start, sequences=1):
             return self._open(*self._find(tokens, limit))
         # Making room may have dropped these parked tokens for others, or cached ones.
-        if self.parked.find(tokens, limit) != found or self.shared_length(tokens, limit) != cached:
+        node, shared = self._find(tokens, limit)
+        if shared != cached or self.parked.find(tokens, limit) != found:
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
-        node, shared = self._find(tokens, limit)
         self._restore(sequence_id, missing, node, length)
         self._hold(sequence_id, node, shared)  # share the cached part instead of holding it twice
         self.append(sequence_id, tokens[shared:length])

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -83,17 +83,17 @@ class ParkedPrefixes:
         With `ends`, in order, new pieces end at these positions and nowhere else; the last one is the number of tokens.
         """
         allowed = tuple(ends)
-        common = self.length(tokens, len(tokens))
-        if common == len(tokens) or len(tokens) > self.capacity_tokens:
+        common = {entry: common_length(entry.tokens, tokens, len(tokens)) for entry in self._entries}
+        longest = max(common.values(), default=0)
+        if longest == len(tokens) or len(tokens) > self.capacity_tokens:
             return None
-        shared = self._shared_pieces(tokens, allowed)
+        shared = _shared_pieces(common, allowed)
         start = shared[-1].end if shared else 0
-        if not allowed:
-            allowed = (common, len(tokens)) if common - start >= WORTH_A_PIECE else (len(tokens),)
-        new = [self._new_piece(*run) for run in pairwise([start, *(end for end in allowed if end > start)])]
+        new = [self._new_piece(*run) for run in pairwise(_cuts(start, longest, len(tokens), allowed))]
         entry = Entry(tuple(tokens), (*shared, *new))
         self._uses.update(piece.key for piece in entry.pieces)
-        dropped = self._make_room(entry, len(tokens) - start)
+        prefixes = [other for other, length in common.items() if length == len(other.tokens)]
+        dropped = self._make_room(prefixes, len(tokens) - start)
         self._entries[entry] = None
         self.parked_tokens += len(tokens) - start
         return Added(new, dropped)
@@ -102,21 +102,8 @@ class ParkedPrefixes:
         """Forget all entries and return the keys of their pieces."""
         return [key for entry in list(self._entries) for key in self._drop(entry)]
 
-    def _shared_pieces(self, tokens: Sequence[int], allowed: Sequence[int]) -> list[Piece]:
-        """Return the pieces of an entry that reach farthest within the tokens that it shares."""
-        best: list[Piece] = []
-        for entry in self._entries:
-            common = common_length(entry.tokens, tokens, len(tokens))
-            pieces = [piece for piece in entry.pieces if piece.end <= common]
-            while pieces and allowed and pieces[-1].end not in allowed:
-                pieces.pop()
-            if pieces and (not best or pieces[-1].end > best[-1].end):
-                best = pieces
-        return best
-
-    def _make_room(self, entry: Entry, new_tokens: int) -> list[int]:
+    def _make_room(self, prefixes: Iterable[Entry], new_tokens: int) -> list[int]:
         """Drop the prefixes of a new entry, and what was not used for long; return the keys of unused pieces."""
-        prefixes = [other for other in self._entries if entry.tokens[: len(other.tokens)] == other.tokens]
         unused = [key for other in prefixes for key in self._drop(other)]
         while self.parked_tokens + new_tokens > self.capacity_tokens:
             unused += self._drop(next(iter(self._entries)))
@@ -135,6 +122,25 @@ class ParkedPrefixes:
             del self._uses[piece.key]
             self.parked_tokens -= piece.end - piece.start
         return [piece.key for piece in unused]
+
+
+def _cuts(start: int, longest: int, size: int, allowed: Sequence[int]) -> list[int]:
+    """Return the positions from `start` to `size` at which new pieces meet; entries part at `longest`."""
+    if not allowed:
+        allowed = (longest, size) if longest - start >= WORTH_A_PIECE else (size,)
+    return [start, *(end for end in allowed if end > start)]
+
+
+def _shared_pieces(common: Mapping[Entry, int], allowed: Sequence[int]) -> list[Piece]:
+    """Return the pieces of an entry that reach farthest within the tokens that a new one has in common with it."""
+    best: list[Piece] = []
+    for entry, length in common.items():
+        pieces = [piece for piece in entry.pieces if piece.end <= length]
+        while pieces and allowed and pieces[-1].end not in allowed:
+            pieces.pop()
+        if pieces and (not best or pieces[-1].end > best[-1].end):
+            best = pieces
+    return best
 
 
 def common_length(first: Sequence[int], second: Sequence[int], limit: int) -> int:
