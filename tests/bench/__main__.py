@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from tests.bench.llama_server import best_settings, running_llama_server
-from tests.bench.load import BenchError, Measurement, Query, Side, measure
+from tests.bench.load import BenchError, Measurement, Side, measure, warm_up_queries
 from tests.bench.ours import Ours, running_service
 from tests.bench.peer import find_peer
 from tests.bench.report import Figures, as_json, block, figures_of, median_of, summary
@@ -26,7 +26,6 @@ from tests.bench.scenarios import SCENARIOS, Scenario
 from tests.bench.served_file import served_file
 from tests.bench.step.engine_figures import print_engine_figures
 
-_WARM_UP_TOKENS = 32
 # Each slot of llama-server has so many tokens.
 _WINDOW = 2048
 
@@ -93,8 +92,7 @@ async def _figures(ours: Ours, scenario: Scenario, measured: Measurement) -> Fig
 async def _warm_up(sides: Sequence[Side], clients: int) -> None:
     """Have each side's memory touched and its threads started before anything counts."""
     for side in sides:
-        queries = [Query(text=f"{index} and then", max_tokens=_WARM_UP_TOKENS) for index in range(clients)]
-        await measure(side, (), queries, clients)
+        await measure(side, (), warm_up_queries(clients), clients)
 
 
 @contextlib.contextmanager

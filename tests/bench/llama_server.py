@@ -16,13 +16,12 @@ from tempfile import TemporaryFile
 
 import httpx
 
-from tests.bench.load import BenchError, Query, measure
+from tests.bench.load import BenchError, measure, warm_up_queries
 from tests.bench.peer import find_peer
 from tests.bench.scenarios import SCENARIOS
 from tests.support.ports import free_ports
 
 START_S = 300.0
-_WARM_UP_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,7 @@ async def _rates(url: str, levels: Sequence[int], requests: int) -> list[float]:
     peer = await find_peer(url, ())
     rates = []
     for clients in levels:
-        warm_up = [Query(text=f"{index} and then", max_tokens=_WARM_UP_TOKENS) for index in range(clients)]
-        await measure(peer, (), warm_up, clients)
+        await measure(peer, (), warm_up_queries(clients), clients)
         run = chat.make(Random(clients), requests)  # noqa: S311
         measured = await measure(peer, run.warm_up, run.queries, clients)
         rates.append(sum(answer.output_tokens or 0 for answer in measured.answers) / measured.wall_s)

@@ -39,7 +39,8 @@ class Query:
     is_full_length: bool = False
 
 
-# Of both sides, besides the temperature; no penalties.
+_WARM_UP_TOKENS = 32
+# Both sides sample with these, besides the temperature; there are no penalties.
 TOP_K = 40
 TOP_P = 0.95
 MIN_P = 0.05
@@ -66,6 +67,11 @@ class Answer:
     output_tokens: int | None
     prompt_tokens: int | None
     computed_prompt_tokens: int | None
+
+
+def warm_up_queries(clients: int) -> list[Query]:
+    """Return a short query for each client, which touches a side's memory and starts its threads."""
+    return [Query(text=f"{index} and then", max_tokens=_WARM_UP_TOKENS) for index in range(clients)]
 
 
 class Side(Protocol):

@@ -15,13 +15,12 @@ import time
 from collections.abc import Sequence
 from random import Random
 
-from tests.bench.load import Measurement, Query, measure
+from tests.bench.load import Measurement, measure, warm_up_queries
 from tests.bench.ours import Ours
 from tests.bench.scenarios import SCENARIOS
 from tests.bench.step.times import DECODE, Snapshot, Times, timed_service
 
 _MS = 1000.0
-_WARM_UP_TOKENS = 32
 
 
 def _options() -> argparse.Namespace:
@@ -81,8 +80,7 @@ async def _measure(options: argparse.Namespace, address: str, times: Times) -> N
     try:
         await ours.find_end_tokens()
         for clients in (int(clients) for clients in options.clients.split(",")):
-            warm_up = [Query(text=f"{index} and then", max_tokens=_WARM_UP_TOKENS) for index in range(clients)]
-            await measure(ours, (), warm_up, clients)
+            await measure(ours, (), warm_up_queries(clients), clients)
             run = scenario.make(Random(f"{options.seed} {clients}"), options.requests)  # noqa: S311
             await measure(ours, run.warm_up, (), 1)
             before = await times.take()
