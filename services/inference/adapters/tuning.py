@@ -25,7 +25,7 @@ PROBE = "services.inference.adapters.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
 OBSERVATION_S = 1.0
-PROBE_VERSION = "3"  # raise it when the probe changes, so that older results are not used
+PROBE_VERSION = "4"  # raise it when the probe changes, so that older results are not used
 STEP_SIZES = (64, 128, 256)
 LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
 HASHED_BYTES = 1024 * 1024
@@ -89,7 +89,9 @@ class TuningFile:
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             tuning = stored["tuning"]
             if tuning is not None:
-                tuning = Tuning(**{**tuning, "choices": tuple(Choice(**choice) for choice in tuning["choices"])})
+                choices = tuple(Choice(**choice) for choice in tuning["choices"])
+                step_ms = tuple(map(tuple, tuning["step_ms"]))
+                tuning = Tuning(**{**tuning, "choices": choices, "step_ms": step_ms})
             return Kept(stored["use_extra_bufts"], tuning)
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -23,6 +23,7 @@ from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embe
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
+from services.inference.core.attention import StepKind, StepTimes
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.tuning import MAX_ROUNDS
 
@@ -54,14 +55,26 @@ class _Bench:
         self._long_tokens = size
         self._engine.park(0, 0, size, _KEY)
 
-    def short_ms(self, threads: int) -> float:
+    def step_ms(self, threads: int) -> StepTimes:
+        """Return the times of a step of each kind."""
+        apart_ms = self.apart_ms(threads)
+        shared_ms, alone_ms = self._long_ms(threads)
+        times = {
+            StepKind.ALONE: alone_ms,
+            StepKind.APART: apart_ms,
+            StepKind.SHARED: shared_ms,
+            StepKind.PROMPT: self._prompt_ms(),
+        }
+        return tuple(times[kind] for kind in StepKind)
+
+    def apart_ms(self, threads: int) -> float:
         """Return the time of a step of 8 sequences that share nothing."""
         self._clear()
         for sequence in range(SEQUENCES):
             self._engine.unpark(_KEY, sequence, SHORT_TOKENS)
         return self._step_ms(threads, SEQUENCES, SHORT_TOKENS)
 
-    def long_ms(self, threads: int) -> tuple[float, float]:
+    def _long_ms(self, threads: int) -> tuple[float, float]:
         """Return the times of a step of 8 sequences that share a long prompt, and of one sequence."""
         self._clear()
         self._engine.unpark(_KEY, 0, self._long_tokens)
@@ -69,6 +82,12 @@ class _Bench:
         for sequence in range(1, SEQUENCES):
             self._engine.copy_prefix(0, sequence, self._long_tokens)
         return self._step_ms(threads, SEQUENCES, self._long_tokens), one_ms
+
+    def _prompt_ms(self) -> float:
+        """Return the time of a step that continues the long prompt, which the first sequence has."""
+        started_s = time.perf_counter()
+        self._engine.decode([Slice(0, [1] * CHECKED_TOKENS, self._long_tokens, 1)])
+        return (time.perf_counter() - started_s) * _MS
 
     def rate(self, threads: int, size: int) -> float:
         """Return the speed of a prompt's step of this size, tokens per second."""
@@ -104,11 +123,11 @@ def measure(
         options,
         threads=threads[0],
         batch_tokens=max(sizes),
-        context_tokens=long_tokens + STEPS,
+        context_tokens=long_tokens + CHECKED_TOKENS,
         kv_tokens=long_tokens + SEQUENCES * (SHORT_TOKENS + STEPS),
         max_sequences=SEQUENCES,
     )
-    plain = LlamaCppEngine(path, ModelInfo("probe", long_tokens + STEPS), options)
+    plain = LlamaCppEngine(path, ModelInfo("probe", long_tokens + CHECKED_TOKENS), options)
     flash = plain.beside(replace(options, flash_attention=True))
     benches = {False: _Bench(plain, long_tokens), True: _Bench(flash, long_tokens)}
     for bench in benches.values():
@@ -121,10 +140,9 @@ def measure(
 
 def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tuple[int, ...]) -> dict[str, Any]:
     clock, usual = CpuClock.read(), threads[0]
-    flash_ms: dict[bool, tuple[float, ...]] = {}
-    for is_on, bench in benches.items():
-        flash_ms[is_on] = (bench.short_ms(usual), *bench.long_ms(usual))
-    threads_ms = {usual: flash_ms[False][0]} | {count: benches[False].short_ms(count) for count in threads[1:]}
+    flash_ms = {is_on: bench.step_ms(usual) for is_on, bench in benches.items()}
+    threads_ms = {usual: flash_ms[False][StepKind.APART]}
+    threads_ms |= {count: benches[False].apart_ms(count) for count in threads[1:]}
     rates = {size: benches[False].rate(usual, size) for size in sizes}
     return {
         "threads_ms": threads_ms,

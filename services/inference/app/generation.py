@@ -15,6 +15,7 @@ from services.inference.app.preparing.preparation import Preparation
 from services.inference.app.preparing.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.storing.submission import Submission
 from services.inference.app.workload import Load
+from services.inference.core.attention import StepTimes
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
 from services.inference.core.tuning import Tuning
@@ -74,6 +75,11 @@ class Generation:
             guessed_tokens_total=scheduler.guessed.drafted,
             guessed_accepted_total=scheduler.guessed.accepted,
         )
+
+    @property
+    def step_seconds(self) -> StepTimes:
+        """Seconds of recent steps, by kind of step."""
+        return self.loop.scheduler.load.seconds
 
     def cached_keys(self) -> frozenset[int]:
         """Return the callers' keys of cached beginnings of prompts; a change is noted after some calls."""

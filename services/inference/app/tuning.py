@@ -17,6 +17,7 @@ from typing import Any
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PaganticError, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
+from services.inference.core.attention import StepTimes
 from services.inference.core.tuning import (
     MAX_ROUNDS,
     Measurements,
@@ -24,6 +25,7 @@ from services.inference.core.tuning import (
     Tuning,
     agreed,
     choose,
+    follow,
     may_measure,
     with_given,
 )
@@ -44,10 +46,14 @@ class TuningState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to measure: `idle_s` after the last request, and `again_s` after an attempt that failed."""
+    """When to measure: `idle_s` after the last request, and `again_s` after an attempt that failed.
+
+    What is measured is compared with the load every `review_s`.
+    """
 
     idle_s: float = 3.0
     again_s: float = 15.0
+    review_s: float = 30.0
 
 
 class Tuner:
@@ -60,6 +66,7 @@ class Tuner:
         store: Keeps a tuning for the next start.
         in_use: Set while a request runs.
         apply: Changes the engine between requests.
+        load: Returns the seconds of recent steps, by kind of step.
         clock: Time.
         measured: The kept tuning of an earlier start.
         note: Why nothing is measured.
@@ -76,6 +83,7 @@ class Tuner:
         in_use: asyncio.Event,
         apply: Callable[[Tuning], Awaitable[None]],
         clock: Clock,
+        load: Callable[[], StepTimes] = tuple,
         measured: Tuning | None = None,
         note: str = "",
         pace: Pace | None = None,
@@ -87,14 +95,16 @@ class Tuner:
         self._in_use = in_use
         self._apply = apply
         self._clock = clock
+        self._load = load
         self._pace = pace or Pace()
         self._requested = asyncio.Event()
         self._rounds: list[Round] = []
         self._spent_s = self._idle_s = 0.0
         self._is_measuring = self._is_reported = False
         self._is_measured = measured is not None
+        self._chosen = measured or defaults
         self.note = note
-        self.tuning = with_given(measured or defaults, given)
+        self.tuning = with_given(self._chosen, given)
 
     @property
     def state(self) -> TuningState:
@@ -126,12 +136,22 @@ class Tuner:
             await self._requested.wait()
         while True:
             if self._is_measured:
-                await self._requested.wait()
+                await self._follow_load()
             await self._until_due()
             self._requested.clear()
             await self._try_to_measure(self._prober)
             if not self._is_measured and not self._in_use.is_set():
                 await self._pause()
+
+    async def _follow_load(self) -> None:
+        """Let attention follow the load, until a measurement is requested."""
+        while not self._requested.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.review_s):
+                    await self._requested.wait()
+            better = follow(self._chosen, self._load())
+            if better is not self._chosen and "flash_attention" not in self._given:
+                await self._use(better)
 
     async def _pause(self) -> None:
         """Wait before the next attempt, unless a measurement is requested."""
@@ -220,7 +240,7 @@ class Tuner:
         except PaganticError as error:
             self._report(f"the measured tuning cannot be used: {error}")
             return
-        self.tuning, self._is_measured = effective, not self._requested.is_set()
+        self.tuning, self._chosen, self._is_measured = effective, tuning, not self._requested.is_set()
         self.note = ""
         if self._store is not None and self._store.save(tuning):
             self.note = "not kept for the next start"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from services.inference.core.attention import StepTimes, relative_time
+
 CLOSE = 1.08  # measurements within this factor are equal: noise is as large
 SPREAD = 0.15  # largest distance of a round from the median of all, as a share of the median
 MIN_ROUNDS = 3
@@ -29,12 +31,12 @@ class Measurements:
 
     Args:
         threads_ms: A step of 8 sequences, by number of threads.
-        flash_ms: A step of 8 short sequences, of 8 that share a long prompt, and of a long one, by flash attention.
+        flash_ms: A step of each kind (`StepKind`), by flash attention.
         prompt_rates: Prompts, by tokens in a step.
     """
 
     threads_ms: Mapping[int, float]
-    flash_ms: Mapping[bool, tuple[float, ...]]
+    flash_ms: Mapping[bool, StepTimes]
     prompt_rates: Mapping[int, float]
 
     def values(self) -> dict[tuple[str, int, int], float]:
@@ -69,7 +71,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How an engine runs, why, and when that was measured; an empty time if it was not."""
+    """How an engine runs, why, and when that was measured; an empty time if it was not.
+
+    `step_ms` are the measured times of a step of each kind without flash attention, and those with it.
+    """
 
     threads: int
     spin_count: int = DEFAULT_SPIN_COUNT
@@ -78,6 +83,7 @@ class Tuning:
     choices: tuple[Choice, ...] = ()
     measured_at: str = ""
     others_cores: float = 0.0
+    step_ms: tuple[StepTimes, ...] = ()
 
 
 NAMES = ("threads", "spin_count", "flash_attention", "step_tokens")
@@ -132,16 +138,30 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
         threads=_clearly_fastest(measured.threads_ms, defaults.threads),
         flash_attention=_choose_flash(measured.flash_ms, defaults.flash_attention),
         step_tokens=_smallest_close({size: 1000 / rate for size, rate in measured.prompt_rates.items()}),
+        step_ms=(measured.flash_ms[False], measured.flash_ms[True]),
     )
     flash = (("with", measured.flash_ms[True]), ("without", measured.flash_ms[False]))
     reasons = {
         "threads": f"a step of 8 sequences took {_listed(measured.threads_ms, 'ms')}",
         "spin_count": f"default: {_SPIN_REASON}",
-        "flash_attention": "steps of 8 short sequences, of 8 that share a long prompt and of a long one took "
+        "flash_attention": "a long sequence, 8 short ones, 8 that share a long prompt, and a long prompt took "
         + ", ".join(f"{' + '.join(f'{ms:.1f}' for ms in row)} ms {word}" for word, row in flash),
         "step_tokens": f"prompts ran at {_listed(measured.prompt_rates, 'tokens/s')}",
     }
     return _explained(tuning, reasons)
+
+
+def follow(tuning: Tuning, spent_s: StepTimes) -> Tuning:
+    """Return a measured tuning with the attention that is clearly faster for a load, of which `spent_s` tells."""
+    if not tuning.step_ms:
+        return tuning
+    is_on = tuning.flash_attention
+    share = relative_time(spent_s, tuning.step_ms[is_on], tuning.step_ms[not is_on])
+    if share * CLOSE >= 1:
+        return tuning
+    reasons = {choice.name: choice.reason for choice in tuning.choices}
+    reason = f"the load of the last minutes takes {share:.2f} of the time that it took with {str(is_on).lower()}"
+    return _explained(replace(tuning, flash_attention=not is_on), {**reasons, "flash_attention": reason})
 
 
 def _medians(measured: Sequence[Measurements]) -> Measurements:

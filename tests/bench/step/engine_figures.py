@@ -62,7 +62,12 @@ def _python_ms(spent: Snapshot) -> float:
 async def _agreement(ours: Ours, clients: int) -> float:
     """Return how much of the answers' text is the same; a model's ties may fall either way in another batch."""
     queries = [
-        Query(text=f"What is {city} known for?", max_tokens=_AGREEMENT_TOKENS, temperature=0.0)
+        Query(
+            messages=(("user", f"What is {city} known for?"),),
+            max_tokens=_AGREEMENT_TOKENS,
+            temperature=0.0,
+            is_full_length=True,
+        )
         for city in CITIES[:clients]
     ]
     alone = await measure(ours, (), queries, 1)

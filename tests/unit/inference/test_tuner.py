@@ -13,7 +13,8 @@ from services.inference.core.tuning import MAX_ROUNDS, MIN_ROUNDS, Round, untune
 from services.inference.ports import MeasuringFailed
 from tests.unit.inference.test_tuning import BUSY, QUIET, scaled
 
-PACE = Pace(idle_s=0.01, again_s=0.01)
+PACE = Pace(idle_s=0.01, again_s=0.01, review_s=0.01)
+APART = (0.0, 100.0, 0.0, 0.0)  # seconds of steps of short sequences
 DEFAULTS = untuned(4)  # so that what is measured differs: 2 threads
 FASTER_WITH_TWO = type(QUIET)({4: 40.0, 2: 20.0}, QUIET.flash_ms, QUIET.prompt_rates)
 GOOD = Round(FASTER_WITH_TWO)
@@ -191,6 +192,31 @@ async def test_settings_win_over_what_is_measured():
         await world.until(is_measured(world))
         assert world.tuner.tuning.threads == 1
         assert world.store.kept[-1].threads == 2  # so another start without the setting has what was measured
+
+
+async def test_attention_follows_the_load_and_is_kept_for_the_next_start():
+    load = []
+    async with running(ScriptedProber([GOOD] * 20), load=lambda: tuple(load)) as world:
+        await world.until(is_measured(world))
+        assert not world.tuner.tuning.flash_attention
+        load[:] = APART
+        await world.until(lambda: world.tuner.tuning.flash_attention)
+        assert [tuning.flash_attention for tuning in world.applied] == [False, True]
+        assert world.store.kept[-1].flash_attention
+        await asyncio.sleep(10 * PACE.review_s)
+        assert len(world.applied) == 2
+        load.clear()
+        world.tuner.measure_again()
+        await world.until(lambda: len(world.applied) == 3 and world.tuner.state is TuningState.MEASURED)
+        assert not world.tuner.tuning.flash_attention
+
+
+async def test_attention_that_is_set_follows_no_load():
+    given = {"flash_attention": False}
+    async with running(ScriptedProber([GOOD] * 20), load=lambda: APART, given=given) as world:
+        await world.until(is_measured(world))
+        await asyncio.sleep(10 * PACE.review_s)
+        assert [tuning.flash_attention for tuning in world.applied] == [False]
 
 
 async def test_measuring_in_vain_takes_a_small_share_of_the_time():

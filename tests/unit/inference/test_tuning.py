@@ -17,6 +17,7 @@ from services.inference.core.tuning import (
     Round,
     agreed,
     choose,
+    follow,
     may_measure,
     untuned,
     with_given,
@@ -25,14 +26,21 @@ from services.inference.core.tuning import (
 CORES = 2
 DEFAULTS = untuned(CORES)
 # What a quiet machine of two cores measured, and what it measured while something else used one of them.
-QUIET = Measurements({2: 20.0, 1: 36.0}, {False: (20.0, 30.0, 12.0), True: (19.0, 52.0, 15.0)}, {64: 300.0, 128: 310.0})
+QUIET = Measurements(
+    {2: 20.0, 1: 36.0},
+    {False: (12.0, 20.0, 30.0, 200.0), True: (13.0, 14.0, 52.0, 230.0)},
+    {64: 300.0, 128: 310.0},
+)
 BUSY = Measurements(
-    {2: 224.2, 1: 199.3}, {False: (224.0, 90.0, 40.0), True: (210.0, 60.0, 35.0)}, {64: 90.0, 128: 150.0}
+    {2: 224.2, 1: 199.3},
+    {False: (40.0, 224.0, 90.0, 900.0), True: (35.0, 210.0, 60.0, 800.0)},
+    {64: 90.0, 128: 150.0},
 )
 
 TIMES = st.floats(0.1, 1000)
 COSTS = st.dictionaries(st.integers(1, 64), TIMES, min_size=1, max_size=5)
-ROW = st.tuples(TIMES, TIMES, TIMES)
+ROW = st.tuples(TIMES, TIMES, TIMES, TIMES)
+LOAD = st.tuples(*[st.floats(0, 100)] * 4)
 
 
 def scaled(measured, factor):
@@ -67,17 +75,45 @@ def test_a_quiet_machine_uses_its_cores_and_no_flash_attention():
 
 
 def test_flash_attention_that_gains_with_short_sequences_and_loses_with_long_ones_is_not_chosen():
-    measured = replace(QUIET, flash_ms={False: (80.0, 40.0, 8.0), True: (40.0, 55.0, 8.0)})
+    measured = replace(QUIET, flash_ms={False: (8.0, 80.0, 40.0, 90.0), True: (8.0, 40.0, 55.0, 90.0)})
     assert not choose(measured, DEFAULTS).flash_attention
-    measured = replace(QUIET, flash_ms={False: (80.0, 40.0, 8.0), True: (40.0, 41.0, 8.0)})
+    measured = replace(QUIET, flash_ms={False: (8.0, 80.0, 40.0, 90.0), True: (8.0, 40.0, 41.0, 90.0)})
     assert choose(measured, DEFAULTS).flash_attention
+
+
+def test_attention_follows_the_load_and_says_so():
+    tuning = choose(QUIET, DEFAULTS)
+    assert follow(tuning, (0.0, 10.0, 0.0, 0.0)) is tuning  # ten seconds tell too little
+    short = follow(tuning, (10.0, 100.0, 0.0, 5.0))
+    assert short == replace(
+        tuning, flash_attention=True, choices=short.choices
+    ), "only the attention, and its reason, differ"
+    (choice,) = (choice for choice in short.choices if choice.name == "flash_attention")
+    share = (10 * 13 / 12 + 100 * 14 / 20 + 5 * 230 / 200) / 115
+    assert (choice.value, choice.reason) == (
+        "true",
+        f"the load of the last minutes takes {share:.2f} of the time that it took with false",
+    )
+    assert follow(short, (10.0, 20.0, 50.0, 35.0)).flash_attention is False
+    assert follow(DEFAULTS, (0.0, 100.0, 0.0, 0.0)) is DEFAULTS  # nothing was measured
+
+
+@given(ROW, ROW, LOAD, st.booleans())
+def test_attention_changes_only_for_a_clear_gain_and_does_not_change_back_for_the_same_load(off, on, spent_s, is_on):
+    tuning = replace(DEFAULTS, flash_attention=is_on, step_ms=(off, on))
+    followed = follow(tuning, spent_s)
+    if followed is not tuning:
+        now, then = (on, off) if is_on else (off, on)
+        assert sum(spent * b / a for spent, a, b in zip(spent_s, now, then, strict=True)) * CLOSE < sum(spent_s)
+        assert follow(followed, spent_s) is followed
 
 
 def test_each_choice_says_what_was_measured():
     said = {choice.name: (choice.value, choice.reason) for choice in choose(QUIET, DEFAULTS).choices}
     assert said["threads"] == ("2", "a step of 8 sequences took 36.0 ms at 1, 20.0 ms at 2")
     assert said["flash_attention"][0] == "false"
-    assert said["flash_attention"][1].endswith("took 19.0 + 52.0 + 15.0 ms with, 20.0 + 30.0 + 12.0 ms without")
+    measured = "took 13.0 + 14.0 + 52.0 + 230.0 ms with, 12.0 + 20.0 + 30.0 + 200.0 ms without"
+    assert said["flash_attention"][1].endswith(measured)
 
 
 def test_what_was_set_wins_and_says_so():

@@ -14,6 +14,7 @@ from services.inference.app.generation import Generation
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
 from services.inference.core import embedding, pairs
+from services.inference.core.attention import StepTimes
 from services.inference.core.tuning import NAMES, Tuning, untuned
 from services.inference.settings import AUTO, InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
@@ -59,11 +60,16 @@ def _make_tuner(
     if note := _why_not_measured(settings, loader.specs[0].info.capabilities, given):
         prober = measured = None
 
+    def generations() -> list[Generation]:
+        return [served.workload for served in models.loaded if isinstance(served.workload, Generation)]
+
     async def apply(tuning: Tuning) -> None:
         loader.set_options(tuning, use_extra_bufts=file.use_extra_bufts)
-        for served in models.loaded:
-            if isinstance(served.workload, Generation):
-                await served.workload.retune(tuning)
+        for generation in generations():
+            await generation.retune(tuning)
+
+    def load() -> StepTimes:
+        return tuple(map(sum, zip(*(generation.step_seconds for generation in generations()), strict=True)))
 
     return Tuner(
         untuned(file.machine.cores, is_on_gpu=bool(settings.gpu_layers)),
@@ -73,6 +79,7 @@ def _make_tuner(
         in_use=models.in_use,
         apply=apply,
         clock=SystemClock(),
+        load=load,
         measured=measured,
         note=note,
     )
