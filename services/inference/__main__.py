@@ -13,7 +13,7 @@ from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import load_settings
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.machine import set_spinning
-from services.inference.core.tuning import DEFAULT_SPIN_COUNT
+from services.inference.core.tuning.choosing import DEFAULT_SPIN_COUNT
 from services.inference.settings import AUTO, InferenceSettings
 
 SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the interpreter between two steps

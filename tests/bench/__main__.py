@@ -25,6 +25,7 @@ from tests.bench.report import Figures, as_json, block, figures_of, median_of, s
 from tests.bench.scenarios import SCENARIOS, Scenario
 from tests.bench.served_file import served_file
 from tests.bench.step.engine_figures import print_engine_figures
+from tests.bench.sweep import own_settings, shown
 
 # Each slot of llama-server has so many tokens.
 _WINDOW = 2048
@@ -198,9 +199,13 @@ def main() -> None:
             if options.ours:
                 asyncio.run(_compare(options, options.ours, peer_url))
                 return
-            with running_service("inference", threads=str(options.threads)) as (address, _):
+            with _busy_core(options.busy):
+                levels = _levels(options)
+                settings = own_settings(options.threads, levels=levels, requests=options.requests, say=_say)
+            _say(f"ours runs with {shown(settings)}\n")
+            with running_service("inference", **settings) as (address, _):
                 asyncio.run(_compare(options, address, peer_url))
-        print_engine_figures(options.threads, max(_levels(options)), options.seed, _say)
+        print_engine_figures(settings, max(levels), options.seed, _say)
     except BenchError as error:
         sys.exit(f"bench: {error}")
 

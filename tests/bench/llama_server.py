@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryFile
 
 import httpx
 
-from tests.bench.load import BenchError, measure, warm_up_queries
+from tests.bench.load import BenchError
 from tests.bench.peer import find_peer
-from tests.bench.scenarios import SCENARIOS
+from tests.bench.sweep import best_by_turns, chat_rates, overall
 from tests.support.ports import free_ports
 
 START_S = 300.0
@@ -94,31 +93,19 @@ def best_settings(
     def rate(settings: ServerSettings) -> float:
         with running_llama_server(program, model, arguments, settings) as url:
             rates = asyncio.run(_rates(url, levels, requests))
-        found = statistics.geometric_mean(rates)
-        shown = ", ".join(f"{one:.1f} at {level}" for one, level in zip(rates, levels, strict=True))
-        say(f"llama-server {' '.join(settings.arguments)}, spin count {settings.spin_count}: {shown} tokens/s")
-        return found
+        title = f"llama-server {' '.join(settings.arguments)}, spin count {settings.spin_count}"
+        return overall(title, levels, rates, say)
 
-    best = ServerSettings()
-    best_rate = rate(best)
-    for other in ({"flash_attention": "on"}, {"ubatch_tokens": 128}, {"spin_count": 300}):
-        tried = replace(best, **other)  # type: ignore[arg-type]
-        tried_rate = rate(tried)
-        if tried_rate > best_rate:
-            best, best_rate = tried, tried_rate
-    return best
+    variants = (
+        partial(replace, flash_attention="on"),
+        partial(replace, ubatch_tokens=128),
+        partial(replace, spin_count=300),
+    )
+    return best_by_turns(ServerSettings(), variants, rate)
 
 
 async def _rates(url: str, levels: Sequence[int], requests: int) -> list[float]:
-    chat = next(scenario for scenario in SCENARIOS if scenario.name == "chat")
-    peer = await find_peer(url, ())
-    rates = []
-    for clients in levels:
-        await measure(peer, (), warm_up_queries(clients), clients)
-        run = chat.make(Random(clients), requests)  # noqa: S311
-        measured = await measure(peer, run.warm_up, run.queries, clients)
-        rates.append(sum(answer.output_tokens or 0 for answer in measured.answers) / measured.wall_s)
-    return rates
+    return await chat_rates(await find_peer(url, ()), levels, requests)
 
 
 def _is_ready(url: str) -> bool:

@@ -15,7 +15,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, check_engine
 from services.inference.core.generation import Delta, InferenceRequest
-from services.inference.core.tuning import choose, untuned
+from services.inference.core.tuning.choosing import Way, choose, untuned
 from services.inference.ports import MeasuringFailed
 from tests.support.inference_app import generation_over
 
@@ -39,10 +39,10 @@ async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machin
     measured = one.measured
     assert set(measured.threads_ms) == {machine.cores, machine.cores // 2} - {0}
     assert {is_on: len(row) for is_on, row in measured.flash_ms.items()} == {False: 4, True: 4}
-    assert 32 in measured.prompt_rates  # 64 is left out where a step of it would take too long
+    assert 32 in measured.prompt_rates[True]  # 64 is left out where a step of it would take too long
     assert min(measured.values().values()) > 0
     assert one.others_cores >= 0
-    assert choose(measured, untuned(machine.cores)).step_tokens in measured.prompt_rates
+    assert choose(measured, untuned(machine.cores)).step_tokens in measured.prompt_rates[False]
 
 
 async def test_a_machine_with_a_cache_of_8_bits_is_measured_with_it_and_has_its_own_results(machine, monkeypatch):
@@ -87,7 +87,7 @@ def test_what_was_measured_is_kept_with_what_the_engine_runs_with(machine, tmp_p
     file.use_extra_bufts = False
     assert file.save(None) == ""
     assert file.load() == tuning.Kept(use_extra_bufts=False)
-    kept = replace(untuned(2), step_ms=((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0)))
+    kept = replace(untuned(2), ways=(Way((1.0, 2.0, 3.0, 4.0), 64), Way((5.0, 6.0, 7.0, 8.0), 128)))
     file.save(kept)
     assert file.load() == tuning.Kept(use_extra_bufts=False, tuning=kept)
     (path,) = (tmp_path / "tuning").iterdir()

@@ -15,7 +15,7 @@ from services.inference.app.storing.submission import Submission
 from services.inference.app.tuning import Tuner
 from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.core.scheduling.batching import Limits
-from services.inference.core.tuning import untuned
+from services.inference.core.tuning.choosing import untuned
 from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "

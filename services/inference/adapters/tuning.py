@@ -18,7 +18,7 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.settings import home_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
-from services.inference.core.tuning import Choice, Measurements, Round, Tuning
+from services.inference.core.tuning.choosing import Choice, Measurements, Round, Tuning, Way
 from services.inference.ports import MeasuringFailed
 
 PROBE = "services.inference.adapters.tuning_probe"
@@ -90,8 +90,8 @@ class TuningFile:
             tuning = stored["tuning"]
             if tuning is not None:
                 choices = tuple(Choice(**choice) for choice in tuning["choices"])
-                step_ms = tuple(map(tuple, tuning["step_ms"]))
-                tuning = Tuning(**{**tuning, "choices": choices, "step_ms": step_ms})
+                ways = tuple(Way(tuple(way["step_ms"]), way["step_tokens"]) for way in tuning["ways"])
+                tuning = Tuning(**{**tuning, "choices": choices, "ways": ways})
             return Kept(stored["use_extra_bufts"], tuning)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -223,6 +223,9 @@ def _round_of(read: Mapping[str, Any]) -> Round:
     measured = Measurements(
         {int(count): float(ms) for count, ms in read["threads_ms"].items()},
         {bool(int(is_on)): tuple(map(float, row)) for is_on, row in read["flash_ms"].items()},
-        {int(size): float(rate) for size, rate in read["prompt_rates"].items()},
+        {
+            bool(int(is_on)): {int(size): float(rate) for size, rate in row.items()}
+            for is_on, row in read["prompt_rates"].items()
+        },
     )
     return Round(measured, float(read["others_cores"]), float(read["spare_cores"]))

@@ -23,9 +23,9 @@ from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embe
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
-from services.inference.core.attention import StepKind, StepTimes
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.tuning import MAX_ROUNDS
+from services.inference.core.tuning.attention import StepKind, StepTimes
+from services.inference.core.tuning.choosing import MAX_ROUNDS
 
 CHECKED_TOKENS = 64
 SEQUENCES = 8
@@ -143,7 +143,7 @@ def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tupl
     flash_ms = {is_on: bench.step_ms(usual) for is_on, bench in benches.items()}
     threads_ms = {usual: flash_ms[False][StepKind.APART]}
     threads_ms |= {count: benches[False].apart_ms(count) for count in threads[1:]}
-    rates = {size: benches[False].rate(usual, size) for size in sizes}
+    rates = {int(is_on): {size: bench.rate(usual, size) for size in sizes} for is_on, bench in benches.items()}
     return {
         "threads_ms": threads_ms,
         "flash_ms": {int(is_on): row for is_on, row in flash_ms.items()},

@@ -15,10 +15,9 @@ from services.inference.app.preparing.preparation import Preparation
 from services.inference.app.preparing.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.storing.submission import Submission
 from services.inference.app.workload import Load
-from services.inference.core.attention import StepTimes
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts.tool_calls import call_constraint
-from services.inference.core.tuning import Tuning
+from services.inference.core.tuning.choosing import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
 # Prompts that each report looks up; all of them take up to 16 reports.
@@ -77,9 +76,9 @@ class Generation:
         )
 
     @property
-    def step_seconds(self) -> StepTimes:
+    def step_seconds(self) -> tuple[float, ...]:
         """Seconds of recent steps, by kind of step."""
-        return self.loop.scheduler.load.seconds
+        return self.loop.scheduler.costs.load.seconds
 
     def cached_keys(self) -> frozenset[int]:
         """Return the callers' keys of cached beginnings of prompts; a change is noted after some calls."""

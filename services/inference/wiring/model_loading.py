@@ -19,7 +19,7 @@ from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOp
 from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.storing.submission import ModelStorage
-from services.inference.core.tuning import Tuning
+from services.inference.core.tuning.choosing import Tuning
 from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.model_files import files_of
 from services.inference.wiring.workers import AllWorkers

@@ -97,7 +97,7 @@ async def _measure(options: argparse.Namespace, address: str, times: Times) -> N
 def main() -> None:
     """Entry point."""
     options = _options()
-    with timed_service(options.threads) as (address, times):
+    with timed_service({"threads": str(options.threads), "tuning": "false"}) as (address, times):
         asyncio.run(_measure(options, address, times))
 
 

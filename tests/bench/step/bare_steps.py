@@ -11,7 +11,7 @@ import sys
 import time
 
 from services.inference.adapters.machine import set_spinning
-from services.inference.core.tuning import DEFAULT_SPIN_COUNT
+from services.inference.core.tuning.choosing import DEFAULT_SPIN_COUNT
 
 STEPS = 60
 _MS = 1000.0
@@ -27,8 +27,11 @@ def main() -> None:
     from services.inference.settings import InferenceSettings  # noqa: PLC0415
     from tests.bench.served_file import served_file  # noqa: PLC0415
 
-    types = InferenceSettings().cache_type
-    options = EngineOptions(threads=threads, key_type=types, value_type=types)
+    settings = InferenceSettings()
+    types = settings.cache_type
+    options = EngineOptions(
+        threads=threads, key_type=types, value_type=types, flash_attention=settings.flash_attention is True
+    )
     engine = LlamaCppEngine(served_file(), ModelInfo("bare", 4096), options)
     for sequence in range(sequences):
         for start in range(0, tokens, engine.max_batch_tokens):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from tests.bench.load import Query, measure
@@ -18,9 +18,9 @@ _AGREEMENT_TOKENS = 64
 _MS, _US = 1e3, 1e6
 
 
-def print_engine_figures(threads: int, clients: int, seed: int, say: Callable[[str], None]) -> None:
+def print_engine_figures(settings: Mapping[str, str], clients: int, seed: int, say: Callable[[str], None]) -> None:
     """Measure a service whose steps are timed, and give `say` a line for each figure."""
-    with timed_service(threads) as (address, times):
+    with timed_service(settings) as (address, times):
         asyncio.run(_print(address, times, clients, seed, say))
 
 

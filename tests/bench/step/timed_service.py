@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from services.inference.adapters.machine import set_spinning
-from services.inference.core.tuning import DEFAULT_SPIN_COUNT
+from services.inference.core.tuning.choosing import DEFAULT_SPIN_COUNT
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _TASKS = Path("/proc/self/task")

@@ -72,12 +72,11 @@ class Times:
 
 
 @contextmanager
-def timed_service(threads: int) -> Iterator[tuple[str, Times]]:
+def timed_service(settings: Mapping[str, str]) -> Iterator[tuple[str, Times]]:
     """Run an inference service whose steps are timed; yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "times"
         file.touch()
         os.environ["TIMES_FILE"] = str(file)
-        settings = {"threads": str(threads), "tuning": "false"}
         with running_service("inference", module="tests.bench.step.timed_service", **settings) as (address, process_id):
             yield address, Times(process_id, file)

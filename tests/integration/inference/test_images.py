@@ -24,7 +24,7 @@ from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_mod
 from services.inference.adapters.prompts.image_decoding import decode_image
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.prompts.mtmd_encoder import MtmdEncoder
-from services.inference.core.tuning import Tuning
+from services.inference.core.tuning.choosing import Tuning
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
 from services.inference.wiring.model_loading import ModelLoader

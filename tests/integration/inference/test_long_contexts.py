@@ -10,7 +10,7 @@ from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters import llama_cpp_engine, machine
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
 from services.inference.core.generation import InferenceRequest, Sampling
-from services.inference.core.tuning import untuned
+from services.inference.core.tuning.choosing import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.workers import AllWorkers

@@ -22,7 +22,7 @@ from services.inference.app.storing.block_storage import BlockStorage
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.generation import ChatPrompt, Completed, Delta, InferenceRequest, Sampling
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS
-from services.inference.core.tuning import Tuning
+from services.inference.core.tuning.choosing import Tuning
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.workers import AllWorkers

@@ -5,7 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given
 
-from services.inference.core.tuning import (
+from services.inference.core.tuning.choosing import (
     BUSY_CORES,
     CLOSE,
     FREE_S,
@@ -15,6 +15,7 @@ from services.inference.core.tuning import (
     SPREAD,
     Measurements,
     Round,
+    Way,
     agreed,
     choose,
     follow,
@@ -29,12 +30,12 @@ DEFAULTS = untuned(CORES)
 QUIET = Measurements(
     {2: 20.0, 1: 36.0},
     {False: (12.0, 20.0, 30.0, 200.0), True: (13.0, 14.0, 52.0, 230.0)},
-    {64: 300.0, 128: 310.0},
+    {False: {64: 300.0, 128: 310.0}, True: {64: 250.0, 128: 320.0}},
 )
 BUSY = Measurements(
     {2: 224.2, 1: 199.3},
     {False: (40.0, 224.0, 90.0, 900.0), True: (35.0, 210.0, 60.0, 800.0)},
-    {64: 90.0, 128: 150.0},
+    {False: {64: 90.0, 128: 150.0}, True: {64: 80.0, 128: 100.0}},
 )
 
 TIMES = st.floats(0.1, 1000)
@@ -51,16 +52,25 @@ def scaled(measured, factor):
     )
 
 
-@given(COSTS, ROW, ROW, COSTS, st.builds(untuned, st.integers(1, 64), is_on_gpu=st.booleans()))
-def test_the_defaults_stay_but_for_what_is_clearly_faster(threads, on, off, rates, defaults):
-    cores = defaults.threads
-    tuning = choose(Measurements(threads, {True: on, False: off}, rates), defaults)
+@given(
+    st.builds(
+        Measurements,
+        COSTS,
+        st.fixed_dictionaries({False: ROW, True: ROW}),
+        st.fixed_dictionaries({False: COSTS, True: COSTS}),
+    ),
+    st.builds(untuned, st.integers(1, 64), is_on_gpu=st.booleans()),
+)
+def test_the_defaults_stay_but_for_what_is_clearly_faster(measured, defaults):
+    cores, threads = defaults.threads, measured.threads_ms
+    tuning = choose(measured, defaults)
+    rates = measured.prompt_rates[tuning.flash_attention]
     if tuning.threads != cores:
         assert cores not in threads or threads[tuning.threads] * CLOSE < threads[cores]
     else:
         assert all(cost * CLOSE >= threads[cores] for cost in threads.values())
     if tuning.flash_attention != defaults.flash_attention:
-        costs = {True: sum(on), False: sum(off)}
+        costs = {is_on: sum(row) for is_on, row in measured.flash_ms.items()}
         assert costs[tuning.flash_attention] * CLOSE < costs[defaults.flash_attention]
     best = max(rates.values())
     assert rates[tuning.step_tokens] * CLOSE * 1.0001 >= best
@@ -85,14 +95,14 @@ def test_attention_follows_the_load_and_says_so():
     tuning = choose(QUIET, DEFAULTS)
     assert follow(tuning, (0.0, 10.0, 0.0, 0.0)) is tuning  # ten seconds tell too little
     short = follow(tuning, (10.0, 100.0, 0.0, 5.0))
-    assert short == replace(
-        tuning, flash_attention=True, choices=short.choices
-    ), "only the attention, and its reason, differ"
+    assert short == replace(tuning, flash_attention=True, step_tokens=128, choices=short.choices), (
+        "only the attention, its step size and its reason differ"
+    )
     (choice,) = (choice for choice in short.choices if choice.name == "flash_attention")
     share = (10 * 13 / 12 + 100 * 14 / 20 + 5 * 230 / 200) / 115
     assert (choice.value, choice.reason) == (
         "true",
-        f"the load of the last minutes takes {share:.2f} of the time that it took with false",
+        f"the load of the last minutes would take {share:.2f} of its time",
     )
     assert follow(short, (10.0, 20.0, 50.0, 35.0)).flash_attention is False
     assert follow(DEFAULTS, (0.0, 100.0, 0.0, 0.0)) is DEFAULTS  # nothing was measured
@@ -100,7 +110,7 @@ def test_attention_follows_the_load_and_says_so():
 
 @given(ROW, ROW, LOAD, st.booleans())
 def test_attention_changes_only_for_a_clear_gain_and_does_not_change_back_for_the_same_load(off, on, spent_s, is_on):
-    tuning = replace(DEFAULTS, flash_attention=is_on, step_ms=(off, on))
+    tuning = replace(DEFAULTS, flash_attention=is_on, ways=(Way(off, 64), Way(on, 128)))
     followed = follow(tuning, spent_s)
     if followed is not tuning:
         now, then = (on, off) if is_on else (off, on)

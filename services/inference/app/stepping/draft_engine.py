@@ -12,7 +12,7 @@ from services.inference.core.scheduling.batching import Plan
 from services.inference.core.scheduling.drafts.draft_model import DraftModel
 from services.inference.core.scheduling.drafts.worth import DraftPolicy, MeasuredWorth
 from services.inference.core.scheduling.prefix_tree import PrefixTree
-from services.inference.core.tuning import Tuning
+from services.inference.core.tuning.choosing import Tuning
 from services.inference.ports import TextEngine
 
 log = get_logger(__name__)

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from services.inference.core.attention import StepLoad, kind_of
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, Work, fill_batch
@@ -88,7 +87,6 @@ class Scheduler:
         self.looked_up = DraftCount()
         self.guessed = DraftCount()
         self.costs = StepCosts()
-        self.load = StepLoad()
         self.rows_total = 0
         self._seating = Seating(
             tree,
@@ -221,9 +219,9 @@ class Scheduler:
         """Take the rows of logits that a plan's slices want, in order; `cost` is the time of the step, if known."""
         events: list[SchedulerEvent] = []
         self._steps += 1
-        if plan.slices:
-            self.costs.learn(sum(item.tokens for item in plan.work), cost)
-            self.load.add(kind_of(plan.slices, self.tree.used_tokens), cost)
+        self.costs.learn(sum(item.tokens for item in plan.work), cost)
+        parts = [(part.position, len(part.tokens)) for part in plan.slices]
+        self.costs.load.add(parts, self.tree.used_tokens, cost)
         gained = 0
         for item in plan.work:
             self._count_computed(item)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from services.inference.core.tuning.attention import StepLoad
+
 MAX_DRAFT_TOKENS = 31
 _NGRAM = 4  # tokens that must have occurred before, once a draft was right
 _FIRST_NGRAM = 10  # the same before the first right draft: names and phrases repeat without a longer repetition
@@ -39,9 +41,13 @@ class DraftCount:
 
 
 class StepCosts:
-    """The cost of a step by its number of rows, learned from the steps; in seconds, or any other unit."""
+    """The cost of a step by its number of rows, learned from the steps; in seconds, or any other unit.
+
+    `load` counts the steps by kind.
+    """
 
     def __init__(self) -> None:
+        self.load = StepLoad()
         self._known: dict[int, float] = {}
         self._learned: Counter[int] = Counter()
 

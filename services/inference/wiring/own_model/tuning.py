@@ -14,8 +14,7 @@ from services.inference.app.generation import Generation
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
 from services.inference.core import embedding, pairs
-from services.inference.core.attention import StepTimes
-from services.inference.core.tuning import NAMES, Tuning, untuned
+from services.inference.core.tuning.choosing import NAMES, Tuning, untuned
 from services.inference.settings import AUTO, InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.own_model.loading import load_default
@@ -68,7 +67,7 @@ def _make_tuner(
         for generation in generations():
             await generation.retune(tuning)
 
-    def load() -> StepTimes:
+    def load() -> tuple[float, ...]:
         return tuple(map(sum, zip(*(generation.step_seconds for generation in generations()), strict=True)))
 
     return Tuner(

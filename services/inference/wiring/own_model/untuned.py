@@ -9,7 +9,7 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.machine import core_count
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
-from services.inference.core.tuning import Tuning, untuned
+from services.inference.core.tuning.choosing import Tuning, untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.own_model.tuning import given_tuning

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from services.inference.core.scheduling.batch import Slice
-
 StepTimes = tuple[float, ...]  # one for each kind of step
 
 _PROMPT_TOKENS = 16  # tokens of one sequence that make a step one of a prompt
@@ -28,14 +26,19 @@ class StepKind(IntEnum):
     PROMPT = 3  # many tokens of one sequence
 
 
-def kind_of(slices: Sequence[Slice], used_cells: int) -> StepKind:
-    """Return the kind of a step that computes `slices`, after which so many cells are in use."""
-    if max(len(part.tokens) for part in slices) >= _PROMPT_TOKENS:
+def kind_of(parts: Sequence[tuple[int, int]], used_cells: int) -> StepKind:
+    """Return the kind of a step, of which each sequence computes one of `parts`.
+
+    Args:
+        parts: The tokens that a sequence had before, and those that it computes.
+        used_cells: Cells in use after the step.
+    """
+    if max(tokens for _, tokens in parts) >= _PROMPT_TOKENS:
         return StepKind.PROMPT
-    if len(slices) == 1:
+    if len(parts) == 1:
         return StepKind.ALONE
-    attended = sum(part.position + len(part.tokens) for part in slices)
-    if attended <= used_cells * len(slices) * _APART_SHARE:
+    attended = sum(before + tokens for before, tokens in parts)
+    if attended <= used_cells * len(parts) * _APART_SHARE:
         return StepKind.APART
     return StepKind.SHARED
 
@@ -51,9 +54,11 @@ class StepLoad:
         """Seconds by kind of step."""
         return tuple(self._seconds.values())
 
-    def add(self, kind: StepKind, seconds: float) -> None:
-        """Count a step."""
-        self._seconds[kind] += seconds
+    def add(self, parts: Sequence[tuple[int, int]], used_cells: int, seconds: float) -> None:
+        """Count a step; see `kind_of`. A step without parts does not count."""
+        if not parts:
+            return
+        self._seconds[kind_of(parts, used_cells)] += seconds
         if sum(self._seconds.values()) > _MEMORY_S:
             self._seconds = {known: spent / 2 for known, spent in self._seconds.items()}
 

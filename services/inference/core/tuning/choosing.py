@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from services.inference.core.attention import StepTimes, relative_time
+from services.inference.core.tuning.attention import StepTimes, relative_time
 
 CLOSE = 1.08  # measurements within this factor are equal: noise is as large
 SPREAD = 0.15  # largest distance of a round from the median of all, as a share of the median
@@ -32,18 +32,21 @@ class Measurements:
     Args:
         threads_ms: A step of 8 sequences, by number of threads.
         flash_ms: A step of each kind (`StepKind`), by flash attention.
-        prompt_rates: Prompts, by tokens in a step.
+        prompt_rates: Prompts, by flash attention and by tokens in a step.
     """
 
     threads_ms: Mapping[int, float]
     flash_ms: Mapping[bool, StepTimes]
-    prompt_rates: Mapping[int, float]
+    prompt_rates: Mapping[bool, Mapping[int, float]]
 
     def values(self) -> dict[tuple[str, int, int], float]:
         """Return every value by its name."""
         flash = {("flash", int(is_on), at): ms for is_on, row in self.flash_ms.items() for at, ms in enumerate(row)}
         threads = {("threads", count, 0): ms for count, ms in self.threads_ms.items()}
-        return threads | flash | {("rate", size, 0): rate for size, rate in self.prompt_rates.items()}
+        rates = {
+            ("rate", int(is_on), size): rate for is_on, row in self.prompt_rates.items() for size, rate in row.items()
+        }
+        return threads | flash | rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,18 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """What was measured of one way to compute the attention: a step of each kind, and the best step of prompts."""
+
+    step_ms: StepTimes
+    step_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """How an engine runs, why, and when that was measured; an empty time if it was not.
 
-    `step_ms` are the measured times of a step of each kind without flash attention, and those with it.
+    `ways` were measured without flash attention, and with it.
     """
 
     threads: int
@@ -83,7 +94,7 @@ class Tuning:
     choices: tuple[Choice, ...] = ()
     measured_at: str = ""
     others_cores: float = 0.0
-    step_ms: tuple[StepTimes, ...] = ()
+    ways: tuple[Way, ...] = ()
 
 
 NAMES = ("threads", "spin_count", "flash_attention", "step_tokens")
@@ -133,12 +144,20 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
 
     Cancels and other requests wait for a step to end.
     """
+    is_on = _choose_flash(measured.flash_ms, defaults.flash_attention)
+    ways = tuple(
+        Way(
+            measured.flash_ms[way],
+            _smallest_close({size: 1 / rate for size, rate in measured.prompt_rates[way].items()}),
+        )
+        for way in (False, True)
+    )
     tuning = replace(
         defaults,
         threads=_clearly_fastest(measured.threads_ms, defaults.threads),
-        flash_attention=_choose_flash(measured.flash_ms, defaults.flash_attention),
-        step_tokens=_smallest_close({size: 1000 / rate for size, rate in measured.prompt_rates.items()}),
-        step_ms=(measured.flash_ms[False], measured.flash_ms[True]),
+        flash_attention=is_on,
+        step_tokens=ways[is_on].step_tokens,
+        ways=ways,
     )
     flash = (("with", measured.flash_ms[True]), ("without", measured.flash_ms[False]))
     reasons = {
@@ -146,22 +165,23 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
         "spin_count": f"default: {_SPIN_REASON}",
         "flash_attention": "a long sequence, 8 short ones, 8 that share a long prompt, and a long prompt took "
         + ", ".join(f"{' + '.join(f'{ms:.1f}' for ms in row)} ms {word}" for word, row in flash),
-        "step_tokens": f"prompts ran at {_listed(measured.prompt_rates, 'tokens/s')}",
+        "step_tokens": f"prompts ran at {_listed(measured.prompt_rates[is_on], 'tokens/s')}",
     }
     return _explained(tuning, reasons)
 
 
 def follow(tuning: Tuning, spent_s: StepTimes) -> Tuning:
     """Return a measured tuning with the attention that is clearly faster for a load, of which `spent_s` tells."""
-    if not tuning.step_ms:
+    if not tuning.ways:
         return tuning
     is_on = tuning.flash_attention
-    share = relative_time(spent_s, tuning.step_ms[is_on], tuning.step_ms[not is_on])
+    other = tuning.ways[not is_on]
+    share = relative_time(spent_s, tuning.ways[is_on].step_ms, other.step_ms)
     if share * CLOSE >= 1:
         return tuning
     reasons = {choice.name: choice.reason for choice in tuning.choices}
-    reason = f"the load of the last minutes takes {share:.2f} of the time that it took with {str(is_on).lower()}"
-    return _explained(replace(tuning, flash_attention=not is_on), {**reasons, "flash_attention": reason})
+    reasons["flash_attention"] = f"the load of the last minutes would take {share:.2f} of its time"
+    return _explained(replace(tuning, flash_attention=not is_on, step_tokens=other.step_tokens), reasons)
 
 
 def _medians(measured: Sequence[Measurements]) -> Measurements:
@@ -172,7 +192,10 @@ def _medians(measured: Sequence[Measurements]) -> Measurements:
             is_on: tuple(median(single.flash_ms[is_on][at] for single in measured) for at in range(len(row)))
             for is_on, row in first.flash_ms.items()
         },
-        {size: median(single.prompt_rates[size] for single in measured) for size in first.prompt_rates},
+        {
+            is_on: {size: median(single.prompt_rates[is_on][size] for single in measured) for size in row}
+            for is_on, row in first.prompt_rates.items()
+        },
     )
 
 

@@ -1,0 +1,1 @@
+"""How an engine runs on a machine: chosen from measurements, and from its load."""
