@@ -185,7 +185,7 @@ class InferenceSettings(InnerSettings):
         AUTO, description="how long idle threads spin before they sleep (300); long is slow beside busy processes"
     )
     flash_attention: bool | Literal["auto"] = Field(
-        AUTO, description="on a CPU it helps many short sequences and slows long ones"
+        AUTO, description="on a CPU it helps many short sequences and slows those that share much; follows the load"
     )
     step_tokens: Annotated[int, Field(ge=8)] | Literal["auto"] = Field(
         AUTO, description="tokens of one step; cancellation and new requests take effect between steps"
