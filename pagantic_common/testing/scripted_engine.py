@@ -80,6 +80,7 @@ class ScriptedEngine:
         self.model = ModelInfo(name="scripted", context_window=context_window, capabilities=("chat",))
         self.vocabulary = ByteVocabulary()
         self.max_batch_tokens = 64
+        self.max_prompt_batch_tokens = 256
         self.longest_token_bytes = longest_token_bytes
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_sequences = max_sequences
@@ -106,7 +107,10 @@ class ScriptedEngine:
         if self._on_decode is not None:
             self._on_decode(slices)
         batch_tokens = sum(len(part.tokens) for part in slices)
-        if not 0 < batch_tokens <= self.max_batch_tokens:
+        most = self.max_batch_tokens
+        if all(part.logit_rows <= 1 for part in slices):
+            most = self.max_prompt_batch_tokens
+        if not 0 < batch_tokens <= most:
             raise AssertionError(f"a batch of {batch_tokens} tokens")
         rows = [row for part in slices for row in self._append(part)]
         if self.kv_used_tokens > self.kv_capacity_tokens:

@@ -90,7 +90,11 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of one `decode`."""
+        """Most tokens of one `decode`, whatever rows it wants."""
+
+    @property
+    def max_prompt_batch_tokens(self) -> int:
+        """Most tokens of one `decode` that wants at most one row of each slice; not below `max_batch_tokens`."""
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -43,7 +43,9 @@ def generation_over(
 ):
     loop = EngineLoop(
         engine,
-        limits=Limits(engine.max_batch_tokens, max_running, queue_capacity),
+        limits=Limits(
+            engine.max_batch_tokens, max_running, queue_capacity, prompt_step_tokens=engine.max_prompt_batch_tokens
+        ),
         max_idle_tokens=256,
         max_parked_bytes=max_parked_bytes,
         clock=SystemClock(),

@@ -33,6 +33,7 @@ _SHARED_SCALE = 32
 _MIB = 1024 * 1024
 _LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
+PROMPT_STEPS = 4  # a batch of prompts alone may have so many times the tokens of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +209,10 @@ class LlamaCppEngine:
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self._cells(options)
-        params.n_batch = params.n_ubatch = min(options.batch_tokens, params.n_ctx)
+        batch_tokens = min(options.batch_tokens, params.n_ctx)
+        params.n_batch = params.n_ubatch = min(PROMPT_STEPS * batch_tokens, params.n_ctx)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
-        params.n_outputs_max = max(params.n_batch, params.n_seq_max)  # llama.cpp reserves a row for each sequence
+        params.n_outputs_max = max(batch_tokens, params.n_seq_max)  # llama.cpp reserves a row for each sequence
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
@@ -224,10 +226,11 @@ class LlamaCppEngine:
             )
         self._options = options
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._max_batch_tokens = int(params.n_batch)
+        self._max_batch_tokens = batch_tokens
+        self._max_prompt_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = self._passage = max_sequences
-        self._batch = TokenBatch(self._max_batch_tokens)
+        self._batch = TokenBatch(self._max_prompt_batch_tokens)
         self._logits_at: tuple[int, int] = (0, 0)
         self._logits_there: Logits
         self._image_batch: TokenBatch | None = None
@@ -249,8 +252,13 @@ class LlamaCppEngine:
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of one `decode`."""
+        """Most tokens of one `decode`, whatever rows it wants."""
         return self._max_batch_tokens
+
+    @property
+    def max_prompt_batch_tokens(self) -> int:
+        """Most tokens of one `decode` that wants at most one row of each slice."""
+        return self._max_prompt_batch_tokens
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -369,7 +377,7 @@ class LlamaCppEngine:
             return 0
         if self._image_batch is None:
             dimensions = int(llama_cpp.llama_model_n_embd_inp(self._model))
-            self._image_batch = TokenBatch(self._max_batch_tokens, dimensions)
+            self._image_batch = TokenBatch(self._max_prompt_batch_tokens, dimensions)
         self._image_batch.fill(slices)
         return self._run(self._image_batch)
 

@@ -250,7 +250,8 @@ class EngineLoop:
             error = raised
         with self._changed:
             self._change = None
-            self.scheduler.renew(self._empty_tree(), self.engine.max_batch_tokens, self._new_root())
+            sizes = (self.engine.max_batch_tokens, self.engine.max_prompt_batch_tokens)
+            self.scheduler.renew(self._empty_tree(), *sizes, root=self._new_root())
         if done.done():  # `give_up` has failed it
             return
         if error is None:

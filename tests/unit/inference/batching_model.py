@@ -28,6 +28,7 @@ class Bench:
         *,
         engine=None,
         step_tokens=16,
+        prompt_steps=1,
         max_running=8,
         queue_capacity=100,
         capacity=400,
@@ -50,7 +51,7 @@ class Bench:
         saving = Saving(ROOT, block_tokens=block) if block else None
         self.drafts = drafts
         draft_model = drafts.model if drafts else None
-        limits = Limits(step_tokens, max_running, queue_capacity, memo, weights or {})
+        limits = Limits(step_tokens, max_running, queue_capacity, memo, weights or {}, prompt_steps * step_tokens)
         self.scheduler = Scheduler(tree, limits, saving, draft_model)
         self.block = block
         self.stored = {} if stored is None else stored

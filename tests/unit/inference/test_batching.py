@@ -36,6 +36,8 @@ REQUESTS = st.fixed_dictionaries(
 BENCHES = st.fixed_dictionaries(
     {
         "step_tokens": st.integers(2, 40),
+        "prompt_steps": st.sampled_from([1, 4]),
+        "costs": st.sampled_from([None, lambda rows: rows * 1e-4, lambda rows: 0.01 + rows * 1e-2]),
         "max_running": st.integers(1, 6),
         "capacity": st.integers(70, 200),
         "sequences": st.integers(2, 10),
@@ -105,7 +107,10 @@ def test_no_request_is_lost_and_none_ends_twice(options, requests):
 def test_the_token_budget_and_the_cache_are_never_exceeded(options, requests):
     bench, _ = play(options, requests)  # the scripted engine itself refuses a cell too many and a wrong position
     for _, slices in bench.trace:
-        assert sum(len(part.tokens) for part in slices) <= options["step_tokens"]
+        most = options["step_tokens"]
+        if all(part.logit_rows <= 1 for part in slices):
+            most *= options["prompt_steps"]
+        assert sum(len(part.tokens) for part in slices) <= most
         assert len({part.sequence_id for part in slices}) == len(slices)
 
 
@@ -193,6 +198,35 @@ def test_a_long_prompt_is_not_starved_by_short_ones_nor_by_decoding(step_tokens)
         if bench.of(Prompted, long):
             return
     raise AssertionError("the long prompt starved")
+
+
+def sizes_of(bench):
+    return [sum(len(part.tokens) for part in slices) for _, slices in bench.trace]
+
+
+def test_prompts_take_larger_steps_while_no_output_waits_and_these_are_short():
+    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.001, capacity=1000)
+    bench.submit([97] * 150, max_tokens=3)
+    bench.submit([98] * 90, max_tokens=3)
+    bench.run()
+    assert sizes_of(bench)[:4] == [16, 64, 64, 64]  # the first step shows what a step costs
+    assert max(sizes_of(bench)[4:]) == 16, "the shorter prompt has its output, which waits for the longer one"
+
+
+def test_an_output_waits_for_a_short_step_alone():
+    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.001, capacity=1000)
+    bench.submit([97, 98], max_tokens=200)
+    bench.step()
+    bench.submit([99] * 150, max_tokens=3)
+    bench.run()
+    assert max(sizes_of(bench)) == 16
+
+
+def test_a_slow_machine_takes_short_steps():
+    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.009, capacity=1000)
+    bench.submit([97] * 150, max_tokens=1)
+    bench.run()
+    assert max(sizes_of(bench)) == 32, "a step of 32 tokens takes 0.29 s, and one of 64 twice as long"
 
 
 def test_a_higher_priority_runs_first_when_requests_wait():

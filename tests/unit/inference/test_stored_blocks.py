@@ -157,7 +157,7 @@ def test_an_engine_that_changed_adopts_nothing_of_before():
     for _ in range(2):
         bench.submit(PROMPT)
         bench.run()
-    bench.scheduler.renew(Bench(parked=200).scheduler.tree, 16, root_of("another"))
+    bench.scheduler.renew(Bench(parked=200).scheduler.tree, 16, root=root_of("another"))
     bench.submit(PROMPT)
     assert not bench.adopted
 

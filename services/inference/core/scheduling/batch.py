@@ -19,6 +19,7 @@ from services.inference.core.scheduling.cells.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
+_LONGEST_PROMPT_STEP_S = 0.3
 _WORTH_WAITING = 16  # tokens that another prompt computes; fewer are computed again sooner than they are shared
 
 
@@ -89,11 +90,20 @@ class Work:
         return self.slice
 
 
-def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> list[Work]:
-    """Return the work of one step, at most `step_tokens` tokens; marks the deferred prompts."""
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """Tokens of one step: `step`, or up to `prompt`, if that is more and no output waits for the step."""
+
+    step: int
+    prompt: int = 0
+
+
+def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> list[Work]:
+    """Return the work of one step, within its budget; marks the deferred prompts."""
     work: list[Work] = []
-    left = step_tokens
-    tenants = _by_tenant(seated, step_tokens)
+    most = _most_tokens(seated, budget, costs)
+    left = most
+    tenants = _by_tenant(seated, most)
     weights = [branches[0].ticket.weight for branches in tenants]
     for index, branches in enumerate(tenants):
         weighted = math.ceil(left * weights[index] / sum(weights[index:]))
@@ -104,8 +114,18 @@ def fill_batch(seated: Sequence[Branch], step_tokens: int, costs: StepCosts) -> 
         more = min(left, item.branch.pending_run - item.size)
         item.size += more
         left -= more
-    _add_drafts(work, left, costs)
+    _add_drafts(work, left - (most - budget.step), costs)
     return work
+
+
+def _most_tokens(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> int:
+    """Return the tokens of a step: larger steps compute prompts faster, but a cancel and a new request wait for them."""
+    most = budget.step
+    if any(branch.ticket.is_prompted for branch in seated):
+        return most
+    while 2 * most <= budget.prompt and 0 < costs.bound(2 * most) <= _LONGEST_PROMPT_STEP_S:
+        most *= 2
+    return most
 
 
 def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]:

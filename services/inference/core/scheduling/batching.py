@@ -11,7 +11,8 @@ turn loses its sequence and computes its tokens again later. `apply` takes the r
 candidate draw (see `advancing.py`), and returns the events.
 
 Invariants:
-    1. A step has at most `step_tokens` tokens, and its cells fit into the cache.
+    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` where no output waits for it, and its cells fit
+       into the cache.
     2. Every candidate of an admitted request ends exactly once, and its request after it.
     3. No branch with pending tokens waits for ever: the branch with the first turn is never preempted, every
        `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, and no class of work, and no tenant, can
@@ -30,7 +31,7 @@ import numpy as np
 
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
-from services.inference.core.scheduling.batch import Slice, Work, fill_batch
+from services.inference.core.scheduling.batch import Slice, StepBudget, Work, fill_batch
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
 from services.inference.core.scheduling.cells.cache_owners import CacheOwners
@@ -62,7 +63,8 @@ class Plan:
 class Limits:
     """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0.
 
-    A tenant has the weight 1, unless `weights` has another.
+    A tenant has the weight 1, unless `weights` has another. `prompt_step_tokens` is not less than `step_tokens`, or 0,
+    which stands for the same.
     """
 
     step_tokens: int
@@ -70,6 +72,7 @@ class Limits:
     queue_capacity: int
     memo_rows: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
+    prompt_step_tokens: int = 0
 
 
 class Scheduler:
@@ -205,9 +208,10 @@ class Scheduler:
         self._drop(now_s, events)
         self._seating.fill(now_s)
         self._serve_from_memo(events)
-        work = fill_batch(self._seating.seated(), self.limits.step_tokens, self.costs)
+        budget = StepBudget(self.limits.step_tokens, self.limits.prompt_step_tokens)
+        work = fill_batch(self._seating.seated(), budget, self.costs)
         if self.draft_model is not None:
-            left = self.limits.step_tokens - sum(item.tokens for item in work)
+            left = max(0, self.limits.step_tokens - sum(item.tokens for item in work))
             self.draft_model.plan(work, self._seating.branches, left, self.costs)
         work = self._make_room_for(work, events)
         slices = tuple(item.plan_slice() for item in work)
@@ -278,11 +282,11 @@ class Scheduler:
         self._cached_prompts.clear()
         return []
 
-    def renew(self, tree: PrefixTree, step_tokens: int, root: bytes = b"") -> None:
-        """Continue with an empty cache, another step size, and blocks of a root; only while no sequence is decoded."""
+    def renew(self, tree: PrefixTree, step_tokens: int, prompt_step_tokens: int = 0, root: bytes = b"") -> None:
+        """Continue with an empty cache, other step sizes, and blocks of a root; only while no sequence is decoded."""
         tree.changes = self.tree.changes + 1
         self._seating.tree = tree
-        self.limits = replace(self.limits, step_tokens=step_tokens)
+        self.limits = replace(self.limits, step_tokens=step_tokens, prompt_step_tokens=prompt_step_tokens)
         self.costs = StepCosts()
         self.saving.restart(root)
         self._memo.clear()

@@ -31,6 +31,7 @@ def open_loop(
             settings.queue_capacity,
             MEMO_ROWS,
             settings.tenant_weights,
+            engine.max_prompt_batch_tokens,
         ),
         max_idle_tokens=settings.max_idle_tokens,
         max_parked_bytes=parked_bytes,
