@@ -15,7 +15,7 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama_cpp_engine import EngineOptions, TokenBatch
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model, read_metadata
+from services.inference.adapters.llama_cpp_model import TILE_TOKENS, LlamaTokenizer, load_model, read_metadata
 from services.inference.core import embedding, pairs
 from services.inference.core.embedding import Vectors
 from services.inference.core.pairs import PairLayout, split_template
@@ -25,8 +25,6 @@ _TEMPLATE = b"rerank"  # the name of the template that joins a pair, in files th
 _YES_AND_NO = 2  # the outputs of a Qwen3 reranker
 _NO_TOKEN = llama_cpp.LLAMA_TOKEN_NULL
 _LEAST_PROBABILITY = np.finfo(np.float32).tiny
-# Below so many tokens llama.cpp's flash attention for CPUs does without its tiles, and takes longer than none.
-_TILE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ class LlamaCppEmbedder:
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
         """Return a vector per text, in order."""
-        is_small = sum(map(len, texts)) < _TILE_TOKENS
+        is_small = sum(map(len, texts)) < TILE_TOKENS
         return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
 
     def close(self) -> None:
@@ -183,7 +181,7 @@ class LlamaCppEmbedder:
         tokens = max(window, options.batch_tokens)
         self._contexts.append(_Context(self._model, path, tokens, options, flash_attention=auto))
         if options.gpu_layers == 0:
-            self._contexts.append(_Context(self._model, path, _TILE_TOKENS, options, flash_attention=off))
+            self._contexts.append(_Context(self._model, path, TILE_TOKENS, options, flash_attention=off))
 
 
 class LlamaCppCrossEncoder(LlamaCppEmbedder):

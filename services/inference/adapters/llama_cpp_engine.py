@@ -14,7 +14,13 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, LlamaVocabulary, load_model, read_metadata
+from services.inference.adapters.llama_cpp_model import (
+    TILE_TOKENS,
+    LlamaTokenizer,
+    LlamaVocabulary,
+    load_model,
+    read_metadata,
+)
 from services.inference.adapters.machine import free_memory_bytes
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
@@ -209,7 +215,7 @@ class LlamaCppEngine:
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self._cells(options)
-        batch_tokens = min(options.batch_tokens, params.n_ctx)
+        batch_tokens = min(options.batch_tokens, int(params.n_ctx))
         params.n_batch = params.n_ubatch = min(PROMPT_STEPS * batch_tokens, params.n_ctx)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(batch_tokens, params.n_seq_max)  # llama.cpp reserves a row for each sequence
@@ -227,6 +233,8 @@ class LlamaCppEngine:
         self._options = options
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = batch_tokens
+        if options.flash_attention and not options.gpu_layers:
+            self._max_batch_tokens = min(batch_tokens, TILE_TOKENS - 1)
         self._max_prompt_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
         self._max_sequences = self._passage = max_sequences

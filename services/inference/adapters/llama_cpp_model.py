@@ -26,6 +26,9 @@ _PIECE_BYTES = 512
 _VALUE_BYTES = 256
 _MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
 _GGML_LOG_LEVEL_WARN = 3
+# From so many tokens in a batch on, llama.cpp's flash attention for CPUs computes tiles. One long text is slower in
+# smaller batches. Several texts are slower in tiles, since each token visits the cells of all that share its tile.
+TILE_TOKENS = 64
 # The time that llama.cpp takes for a text grows with the square of the markers in it.
 _MARKERS_AT_ONCE = 32
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN

@@ -119,7 +119,7 @@ def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -
 
 
 def _most_tokens(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> int:
-    """Return the tokens of a step: larger steps compute prompts faster, but a cancel and a new request wait for them."""
+    """Return the tokens of a step. Large ones compute prompts faster, but a cancel and a new request wait for them."""
     most = budget.step
     if any(branch.ticket.is_prompted for branch in seated):
         return most
