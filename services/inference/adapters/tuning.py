@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
-from pagantic_common.settings import home_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
 from services.inference.core.tuning.choosing import Choice, Measurements, Round, Tuning, Way
@@ -157,11 +156,6 @@ async def check_engine(machine: Machine) -> bool:
         )
     log.warning("the engine dies with its extra buffer types: it runs without them", exit_code=code)
     return False
-
-
-def cache_folder() -> Path:
-    """Return the folder of pagantic in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
 
 
 async def _check(machine: Machine, *, use_extra_bufts: bool) -> int:

@@ -20,7 +20,8 @@ from services.inference.adapters.conversion.embedding_model import (
     converted_model,
     fastest_conversion,
 )
-from services.inference.adapters.default_model import BundledFile, find_default_model, sha256_of
+from pagantic_common.models.digest import sha256_of
+from services.inference.adapters.default_model import BundledFile, find_default_model
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.tiny_bert import write_tiny_bert

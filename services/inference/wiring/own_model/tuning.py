@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, cache_folder
+from services.inference.adapters.tuning import ChildProber, Machine, TuningFile
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
