@@ -12,6 +12,8 @@ from gateway.cli import catalog, chat, requests
 from gateway.cli.calibration import answerability, decisions
 from gateway.cli.evaluation import commands
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
+from gateway.cli.models import commands as models
+from gateway.cli.models import pulling
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
@@ -50,12 +52,14 @@ for _command in (
     answerability.calibrate,
     decisions.fit,
     catalog.tools,
-    catalog.models,
+    pulling.pull,
+    models.rm,
     http.serve,
     mcp.mcp,
 ):
     app.command(cls=PlainCommand)(_command)
 app.command("show", cls=PlainCommand)(executions.show_execution)
+app.add_typer(models.models, name="models")
 app.add_typer(sessions.sessions, name="sessions")
 app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(keys.keys, name="keys")
