@@ -9,7 +9,6 @@ from http import HTTPStatus
 import httpx2
 
 from gateway.pulling.failures import of_status, unavailable
-from gateway.pulling.source import BLOCK_BYTES
 from pagantic_common.domain.errors import InvalidRequest
 
 MAX_REDIRECTS = 5
@@ -63,7 +62,7 @@ class HttpFile:
             if response.status_code == HTTPStatus.PARTIAL_CONTENT:
                 _check_range(response, start, self.shown)
                 skipped = 0
-            for block in response.iter_bytes(BLOCK_BYTES):
+            for block in response.iter_bytes():
                 if wanted := block[skipped:]:
                     yield wanted
                 skipped = max(0, skipped - len(block))

@@ -60,6 +60,7 @@ class ModelHub:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         self.url = f"{scheme}://127.0.0.1:{server.server_port}"
+        self.storage = f"{scheme}://localhost:{server.server_port}"
         try:
             yield self
         finally:

@@ -29,7 +29,8 @@ def showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]]
             # A transfer that continues is no faster for the bytes that were here before.
             if progress.tasks[0].total is None:
                 progress.reset(task, total=size, completed=here, description="pulling")
-            progress.update(task, completed=here, total=size)
+            # The bytes of a package arrive first, and are read out of it afterwards.
+            progress.update(task, completed=max(here, progress.tasks[0].completed), total=size)
             if words:
                 progress.update(task, description=cell(words).plain)
 

@@ -14,7 +14,6 @@ from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_unary
 
 ReplyT = TypeVar("ReplyT")
-Stub = pb_grpc.InferenceServiceAsyncStub
 
 
 def list_models(address: str, timeout_s: float) -> pb.ListModelsResponse:
@@ -34,10 +33,10 @@ def unload(address: str, name: str, timeout_s: float) -> pb.UnloadModelResponse:
     return _call(address, lambda stub: call_unary("inference", stub.UnloadModel, request, timeout_s))
 
 
-def _call(address: str, call: Callable[[Stub], Awaitable[ReplyT]]) -> ReplyT:
+def _call(address: str, call: Callable[[pb_grpc.InferenceServiceAsyncStub], Awaitable[ReplyT]]) -> ReplyT:
     async def run() -> ReplyT:
         async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
-            stub: Stub = pb_grpc.InferenceServiceStub(channel)
+            stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
             return await call(stub)
 
     return asyncio.run(run())
