@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, requests
+from gateway.cli import chat, requests
 from gateway.cli.calibration import answerability, decisions
 from gateway.cli.evaluation import commands
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
@@ -17,7 +17,7 @@ from gateway.cli.models import pulling
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
-from gateway.cli.serving import doctor, http, local, mcp, tuning
+from gateway.cli.serving import doctor, http, local, mcp, tools, tuning
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -51,7 +51,7 @@ for _command in (
     documents.verify,
     answerability.calibrate,
     decisions.fit,
-    catalog.tools,
+    tools.tools,
     pulling.pull,
     models.rm,
     http.serve,

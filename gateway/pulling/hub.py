@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import httpx2
-from huggingface_hub import HfFileMetadata, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import HfFileMetadata, get_hf_file_metadata, get_token, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import build_hf_headers
 
 from gateway.pulling.failures import of_status, unavailable
 from gateway.pulling.http_file import HttpFile, shown_url
@@ -54,7 +53,9 @@ class HubSource:
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002
         """Yield the content of the commit that was offered, from a byte on."""
-        headers = build_hf_headers(library_name="pagantic")
+        headers = {}
+        if token := get_token():
+            headers["Authorization"] = f"Bearer {token}"
         url = self._url(offer.source.rpartition("@")[2])
         return HttpFile(url, self._silence_s, _Downgrades(url), headers).read(start)
 

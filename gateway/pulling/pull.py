@@ -107,21 +107,25 @@ class Pull:
         source = self._source
         if twin := self._folder.find_content(offer.sha256):
             source = LocalFile(self._folder.file_of(twin.name))
-        failures = 0
         with _explaining_disk(partial), _scratch_beside(partial) as scratch, partial.open("ab") as file:
             if file.tell() > offer.size_bytes:
                 file.truncate(0)
             self._check_room(partial, offer)
-            while (start := file.tell()) < offer.size_bytes:
-                try:
-                    self._append(file, source, offer, scratch)
-                except Unavailable:
-                    failures += 1
-                    if file.tell() > start:
-                        failures = 0
-                    if failures == ATTEMPTS:
-                        raise
-                    time.sleep(self._retry_s)
+            self._transfer(file, source, offer, scratch)
+
+    def _transfer(self, file: BinaryIO, source: Source, offer: Offer, scratch: Path) -> None:
+        """Append until the file is whole; raises Unavailable after attempts in a row that bring nothing."""
+        failures = 0
+        while (start := file.tell()) < offer.size_bytes:
+            try:
+                self._append(file, source, offer, scratch)
+            except Unavailable:
+                failures += 1
+                if file.tell() > start:
+                    failures = 0
+                if failures == ATTEMPTS:
+                    raise
+                time.sleep(self._retry_s)
 
     def _append(self, file: BinaryIO, source: Source, offer: Offer, scratch: Path) -> None:
         """Write what the source sends from the file's end on; raises Unavailable when that is nothing."""

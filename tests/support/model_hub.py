@@ -4,12 +4,11 @@ import hashlib
 import re
 import ssl
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "5" * 40
-SLICE = 4096
 
 
 class ModelHub:
@@ -22,6 +21,7 @@ class ModelHub:
         gated: Names that are refused without a token; `token` is the right one.
         has_ranges: Whether the storage takes ranges.
         states_hash: Whether the hub states the SHA-256 of files.
+        stops_at: Bytes after which an answer of the storage waits until `go_on` is set; None for no wait.
         is_silent: Whether the storage sends nothing after its headers.
         asked: Method, path and range of every request.
         tokens: The Authorization headers that the storage has seen.
@@ -36,6 +36,8 @@ class ModelHub:
         self.has_ranges = True
         self.states_hash = True
         self.is_silent = False
+        self.stops_at = None
+        self.go_on = threading.Event()
         self.storage = ""
         self.asked = []
         self.tokens = []
@@ -65,6 +67,7 @@ class ModelHub:
             yield self
         finally:
             self.ended.set()
+            self.go_on.set()
             server.shutdown()
             server.server_close()
             thread.join()
@@ -147,5 +150,9 @@ class _Answers(BaseHTTPRequestHandler):
         if self._hub.cuts:
             content = content[: self._hub.cuts.pop(0)]
             self.close_connection = True
-        for place in range(0, len(content), SLICE):
-            self.wfile.write(content[place : place + SLICE])
+        stop = self._hub.stops_at or len(content)
+        with suppress(ConnectionError):  # the one who pulls may be killed
+            self.wfile.write(content[:stop])
+            if content[stop:]:
+                self._hub.go_on.wait()
+            self.wfile.write(content[stop:])
