@@ -17,6 +17,7 @@ class ModelHub:
     Attributes:
         files: Contents by name.
         hashes: SHA-256 that the hub states, where it is not the content's.
+        sizes: Sizes that the hub states, where they are not the content's.
         cuts: Bytes after which each next answer of the storage breaks off.
         gated: Names that are refused without a token; `token` is the right one.
         has_ranges: Whether the storage takes ranges.
@@ -30,6 +31,7 @@ class ModelHub:
     def __init__(self):
         self.files = {}
         self.hashes = {}
+        self.sizes = {}
         self.cuts = []
         self.gated = set()
         self.token = "right"  # noqa: S105 - of a hub that lives for a test
@@ -120,7 +122,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_header("Location", f"{self._hub.storage}/storage/{name}")
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("X-Linked-Etag", f'"{etag}"')
-        self.send_header("X-Linked-Size", str(len(content)))
+        self.send_header("X-Linked-Size", str(self._hub.sizes.get(name, len(content))))
         self.send_header("Content-Length", "0")
         self.end_headers()
 

@@ -1,5 +1,6 @@
 """Models of a hub, by the real huggingface_hub: interrupted at any byte, refused, missing, corrupt, without room."""
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -103,6 +104,16 @@ def test_a_hub_that_knows_no_sha256_needs_that_of_the_user(served, pull):
     with pytest.raises(InvalidRequest, match="--sha256"):
         pull(REFERENCE, hub_endpoint=served.url)
     assert pull(REFERENCE, sha256=sha256_hex(CONTENT).upper(), hub_endpoint=served.url)[1]
+
+
+def test_a_source_that_sends_more_than_it_offers_is_left_off(served, pull, folder):
+    served.files[NAME] = model_bytes(16_000)
+    served.sizes[NAME] = 1000
+    with pytest.raises(PreconditionFailed) as refused:
+        pull(REFERENCE, hub_endpoint=served.url)
+    assert refused.value.code is ErrorCode.CONFIG_MODEL_CORRUPT
+    assert int(re.search(r"and (\d+) bytes", str(refused.value))[1]) < len(served.files[NAME]) / 4
+    assert folder.unfinished_bytes() == 0
 
 
 def test_a_file_that_is_no_model_is_refused(served, pull, folder):
