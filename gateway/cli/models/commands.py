@@ -27,7 +27,7 @@ InferenceAddress = Annotated[
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")]
 
 models = typer.Typer(
-    help="List the models that a request may name with --model, and those that were pulled; load and unload them.",
+    help="List, load and unload models.",
     invoke_without_command=True,
 )
 
@@ -51,7 +51,7 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     address: InferenceAddress = options.INFERENCE,
 ) -> None:
-    """List models, those of the running system first."""
+    """List the models that a request may name with --model, and those that were pulled."""
     if context.invoked_subcommand is not None:
         return
     if from_catalog:

@@ -960,7 +960,7 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class ModelState(_message.Message):
-    """What a model takes of this service now."""
+    """The state of a model in this service now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
