@@ -27,6 +27,7 @@ EXIT_CODES_HELP = (
 
 _EXIT_OF_CODE = {
     ErrorCode.INFERENCE_OUTPUT_TRUNCATED: EXIT_OUTPUT,
+    ErrorCode.CONFIG_SOURCE_UNAVAILABLE: EXIT_UNAVAILABLE,
     ErrorCode.QUOTA_RATE: EXIT_UNAVAILABLE,
     ErrorCode.QUOTA_CONCURRENCY: EXIT_UNAVAILABLE,
 }
@@ -55,6 +56,14 @@ _NEXT_OF_CODE = {
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "see the models there are with `pagantic models`",
     ErrorCode.TOOL_NOT_FOUND: "see the tools there are with `pagantic tools`",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "see which service is down with `pagantic status`",
+    ErrorCode.CONFIG_MODEL_NOT_FOUND: "see the short names with `pagantic models --catalog`, and what is here with "
+    "`pagantic models`",
+    ErrorCode.CONFIG_MODEL_CORRUPT: "pull it again; if it stays so, do not use this source",
+    ErrorCode.CONFIG_NO_SPACE: "free space, or set PAGANTIC_MODELS_FOLDER to a folder on a larger disk; then pull "
+    "again, which continues",
+    ErrorCode.CONFIG_SOURCE_UNAVAILABLE: "check the network and the address; then pull again, which continues",
+    ErrorCode.CONFIG_SOURCE_DENIED: "of a hub: accept the model's terms on its page, and set HF_TOKEN; of a URL: add "
+    "its host to PAGANTIC_MODELS_HOSTS",
     ErrorCode.AUTH_MISSING: "put an API key into a file, and its path into PAGANTIC_API_KEY_FILE",
     ErrorCode.AUTH_INVALID: "have an administrator look at the key with `pagantic keys list`",
     ErrorCode.AUTH_EXPIRED: "have an administrator create another key with `pagantic keys create`",

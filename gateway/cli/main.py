@@ -8,14 +8,16 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import catalog, chat, requests
+from gateway.cli import chat, requests
 from gateway.cli.calibration import answerability, decisions
 from gateway.cli.evaluation import commands
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
+from gateway.cli.models import commands as models
+from gateway.cli.models import pulling
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
-from gateway.cli.serving import doctor, http, local, mcp, tuning
+from gateway.cli.serving import doctor, http, local, mcp, tools, tuning
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -49,13 +51,15 @@ for _command in (
     documents.verify,
     answerability.calibrate,
     decisions.fit,
-    catalog.tools,
-    catalog.models,
+    tools.tools,
+    pulling.pull,
+    models.rm,
     http.serve,
     mcp.mcp,
 ):
     app.command(cls=PlainCommand)(_command)
 app.command("show", cls=PlainCommand)(executions.show_execution)
+app.add_typer(models.models, name="models")
 app.add_typer(sessions.sessions, name="sessions")
 app.add_typer(approvals.approvals, name="approvals")
 app.add_typer(keys.keys, name="keys")

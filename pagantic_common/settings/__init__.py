@@ -265,6 +265,11 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(home or home_folder() / ".local" / "state") / "pagantic"
 
 
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of pagantic in the user's cache."""
+    return Path(environment.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
+
+
 def home_folder() -> Path:
     """Return the user's home; the current folder for a user without one, as in some containers."""
     try:

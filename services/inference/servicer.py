@@ -29,6 +29,7 @@ from services.inference.convert.response import (
     embed_response_to_proto,
     event_to_proto,
     load_to_proto,
+    models_to_proto,
     report_to_proto,
     score_response_to_proto,
     tuner_to_proto,
@@ -51,6 +52,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "Detokenize": Scope.EXECUTE,
         "CountTokens": Scope.EXECUTE,
         "ListModels": Scope.READ,
+        "LoadModel": Scope.ADMIN,
+        "UnloadModel": Scope.ADMIN,
         "GetLoad": Scope.READ,
         "WatchReplica": Scope.READ,
         "DescribeEngine": Scope.READ,
@@ -135,7 +138,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=[model_info_to_proto(info) for info in self._models.infos])
+        return models_to_proto(self._models.infos, self._models.states)
+
+    async def LoadModel(self, request: pb.LoadModelRequest, context: Context) -> pb.LoadModelResponse:
+        async with self._models.use(request.model) as served:
+            return pb.LoadModelResponse(model=model_info_to_proto(served.info))
+
+    async def UnloadModel(self, request: pb.UnloadModelRequest, context: Context) -> pb.UnloadModelResponse:
+        return pb.UnloadModelResponse(was_loaded=await self._models.unload(request.model))
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         return load_to_proto(self._models.load())

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from pagantic_common.models.resolving import model_file
 from pagantic_common.settings import InnerSettings
 from pagantic_common.settings.names import PREFIX
 
@@ -17,6 +18,7 @@ AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
 NO_MODEL = "none"
 ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
+ModelFile = Annotated[str, AfterValidator(model_file)]  # a path, or the name of a pulled model
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 EntryT = TypeVar("EntryT", bound=BaseModel)
 
@@ -28,6 +30,10 @@ def _check_url(url: str) -> str:
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("it must have no user, query or fragment: api_key_env or api_key_file take a secret")
     return url
+
+
+def _own_model_file(given: str) -> str:
+    return given if given == NO_MODEL else model_file(given)
 
 
 class RemoteSettings(BaseModel):
@@ -108,8 +114,10 @@ class InferenceSettings(InnerSettings):
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_INFERENCE_")
 
     port: int = Field(50052, ge=0, le=65535, description="port to listen on")
-    model_path: ExpandedPath = Field(
-        "", description="GGUF file; empty is the bundled SmolLM2-135M-Instruct, none is no such model"
+    model_path: Annotated[str, AfterValidator(_own_model_file)] = Field(
+        "",
+        description="GGUF file, or name of a pulled model; empty is the bundled SmolLM2-135M-Instruct, none is no "
+        "such model",
     )
     model_name: str = Field("", description="alias of the model; empty takes its file's name")
     weights: Literal["auto", "file", "q8_0"] = Field(
@@ -117,8 +125,9 @@ class InferenceSettings(InnerSettings):
         description="weights of that model: as its file has them, or converted once to 8 bits, which CPUs may compute "
         "faster; auto converts the bundled model on a CPU, and no other",
     )
-    models: dict[str, ExpandedPath] = Field(
-        default_factory=dict, description="more models, a JSON object of alias to GGUF file; loaded when first used"
+    models: dict[str, ModelFile] = Field(
+        default_factory=dict,
+        description="more models, a JSON object of alias to GGUF file or pulled model's name; loaded when first used",
     )
     projector_path: ExpandedPath = Field(
         "", description="GGUF file of the image encoder (mmproj) of MODEL_PATH's model; empty: it takes no images"
@@ -174,8 +183,10 @@ class InferenceSettings(InnerSettings):
     drafting: bool = Field(
         True, description="guess tokens while that pays: those that repeat the prompt, and by DRAFT_MODEL_PATH"
     )
-    draft_model_path: ExpandedPath = Field(
-        "", description="GGUF file of a smaller model with the same tokens, which drafts for MODEL_PATH; empty is none"
+    draft_model_path: ModelFile = Field(
+        "",
+        description="GGUF file, or name of a pulled model, with the same tokens and fewer weights, which drafts for "
+        "MODEL_PATH; empty is none",
     )
     tuning: bool = Field(
         True, description="measure the best value of each auto setting in idle moments, and remember it"

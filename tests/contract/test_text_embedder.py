@@ -12,6 +12,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.models.digest import sha256_of
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from services.inference.adapters.conversion.embedding_model import (
     BFLOAT16,
@@ -21,7 +22,7 @@ from services.inference.adapters.conversion.embedding_model import (
     describe_embedding_model,
     fastest_conversion,
 )
-from services.inference.adapters.default_model import find_default_model, sha256_of
+from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.embedding import unit_vectors

@@ -66,6 +66,15 @@ ACCESS = {
     "QUOTA_BUDGET": (False, "RESOURCE_EXHAUSTED"),
 }
 
+# Codes that commands report of models that they pull, and no service; tests of pulls provoke them.
+OF_COMMANDS = {
+    "CONFIG_MODEL_NOT_FOUND",
+    "CONFIG_MODEL_CORRUPT",
+    "CONFIG_NO_SPACE",
+    "CONFIG_SOURCE_UNAVAILABLE",
+    "CONFIG_SOURCE_DENIED",
+}
+
 
 @dataclass(frozen=True)
 class Row:

@@ -22,6 +22,7 @@ from gateway.cli.output import say_wrapped
 from gateway.cli.serving.local import has_services, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.models.resolving import model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.settings import state_folder
@@ -119,7 +120,11 @@ def check_model() -> Check:
     if path := os.environ.get(setting):
         if path == "none":
             return Check("model", f"none of its own: {setting} is none")
-        if Path(path).expanduser().is_file():
+        try:
+            found = Path(model_file(path))
+        except ValueError as error:
+            return Check("model", path, str(error))
+        if found.is_file():
             return Check("model", path)
         return Check("model", path, f"{setting} names no file: change it, or unset it")
     try:

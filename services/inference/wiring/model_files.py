@@ -27,6 +27,11 @@ class ModelFiles:
     draft: Path | None = None
 
     @property
+    def from_settings(self) -> list[Path]:
+        """The files that the settings name."""
+        return [path for path in (self.given, self.projector, self.draft) if path is not None]
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of all files that are loaded.
 

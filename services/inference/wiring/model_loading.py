@@ -70,6 +70,11 @@ class ModelLoader:
             info = describe_embedding_model(context_tokens=settings.context_tokens)
             self.bundled.append(ModelSpec(info, SIZE_BYTES))
 
+    @property
+    def given_files(self) -> list[Path]:
+        """The files of all models that the settings name."""
+        return [path for files in self._files.values() for path in files.from_settings]
+
     def _describe(self, alias: str) -> ModelSpec:
         files, context_tokens = self._files[alias], self._settings.context_tokens
         info = describe_model(files.given, alias=alias, context_tokens=context_tokens, projector=files.projector)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from pagantic_common.models.folder import serving
 from pagantic_common.rpc.access.registration import Registration
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.all_models import make_models
@@ -30,5 +31,6 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
         tuning = open_untuned(settings, models, loader)
         if loader.own_file is not None:
             tuning = open_tuner(settings, loader.own_file, models, loader)
-        async with tuning as tuner:
-            yield make_registrations(settings, models, tuner)
+        with serving(loader.given_files):
+            async with tuning as tuner:
+                yield make_registrations(settings, models, tuner)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.modes import report
-from tests.bench.modes.packages import MODELS, fetch
+from tests.bench.modes.packages import MODELS, fetch_model, fetch_set
 from tests.bench.modes.suites import suite_of
 from tests.bench.modes.tasks import TASKS, samples_of
 from tests.e2e.conftest import System
@@ -47,8 +47,8 @@ def main() -> None:
 
 def run(given: argparse.Namespace) -> None:
     """Evaluate every task with every model, block after block, so that a stop leaves all of them equally far."""
-    samples = {name: samples_of(TASKS[name], fetch(name, given.cache)) for name in given.tasks}
-    models = {name: fetch(name, given.cache) for name in given.models}
+    samples = {name: samples_of(TASKS[name], fetch_set(name, given.cache)) for name in given.tasks}
+    models = {name: fetch_model(name) for name in given.models}
     with _system(given.cache / "state", models) as system:
         for model in given.models:  # No case shall wait for the model to load.
             system.run(

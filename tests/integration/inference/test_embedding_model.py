@@ -11,6 +11,7 @@ import pytest
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
+from pagantic_common.models.digest import sha256_of
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.testing.server import serving
 from services.inference.adapters.conversion import embedding_model
@@ -20,7 +21,7 @@ from services.inference.adapters.conversion.embedding_model import (
     converted_model,
     fastest_conversion,
 )
-from services.inference.adapters.default_model import BundledFile, find_default_model, sha256_of
+from services.inference.adapters.default_model import BundledFile, find_default_model
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.tiny_bert import write_tiny_bert

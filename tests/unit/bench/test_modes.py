@@ -13,7 +13,7 @@ from gateway.evaluation.suite.requests import Settings, request_of
 from pagantic_common.grammar.expressions import Expression, as_doubles
 from tests.bench.modes import report
 from tests.bench.modes.figures import difference, figures_of, read
-from tests.bench.modes.packages import fetch
+from tests.bench.modes.packages import fetch_set
 from tests.bench.modes.plots import draw
 from tests.bench.modes.suites import ARMS, BLOCK, CHAT, HIDDEN, RULES, SHOWN, TITLES, suite_of
 from tests.bench.modes.tasks import TASKS, samples_of
@@ -84,7 +84,7 @@ def test_blocks_have_different_samples_and_begin_with_different_arms(paths):
 def test_a_file_of_another_content_is_refused(tmp_path):
     (tmp_path / "asdiv.jsonl").write_text("{}")
     with pytest.raises(ValueError, match="SHA-256"):
-        fetch("asdiv", tmp_path)
+        fetch_set("asdiv", tmp_path)
 
 
 @pytest.fixture

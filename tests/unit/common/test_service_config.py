@@ -14,7 +14,7 @@ from pagantic_common.rpc.service_config import RETRIED_METHODS, service_config
 
 # What changes something, or runs something that may.
 MADE_ONCE = {
-    "inference": {"CancelCandidates", "WatchReplica"},
+    "inference": {"CancelCandidates", "LoadModel", "UnloadModel", "WatchReplica"},
     "constraint": set(),
     "context": {"CreateCollection", "DeleteCollection", "Ingest", "IngestFiles", "IngestFolder", "Delete", "Reembed"},
     "rerank": set(),

@@ -2,7 +2,14 @@ import asyncio
 
 import pytest
 
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PreconditionFailed, Unavailable
+from pagantic_common.domain.errors import (
+    Aborted,
+    ErrorCode,
+    InvalidRequest,
+    Overloaded,
+    PreconditionFailed,
+    Unavailable,
+)
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.clock import FakeClock
 from services.inference.app.models import COOL_DOWN_S, Models, ModelSpec, ServedModel
@@ -137,3 +144,28 @@ async def test_a_model_of_another_engine_takes_no_room_and_is_not_unloaded_for_i
     await shelf.touch("far")
     await shelf.touch("a")
     assert shelf.log == ["+far", "+c", "-c", "+a"]
+
+
+async def test_an_unloaded_model_is_loaded_again_at_its_next_use():
+    shelf = Shelf()
+    await shelf.touch("b")
+    assert await shelf.models.unload("b")
+    assert not await shelf.models.unload("b")
+    assert [state.is_loaded for state in shelf.models.states] == [False, False, False]
+    await shelf.touch("b")
+    assert shelf.log == ["+b", "-b", "+b"]
+
+
+async def test_a_model_in_use_is_not_unloaded_on_demand():
+    shelf = Shelf()
+    async with shelf.models.use("a"):
+        assert [state.running for state in shelf.models.states] == [1, 0, 0]
+        with pytest.raises(Aborted, match="'a' is in use by 1 requests"):
+            await shelf.models.unload("")
+    assert await shelf.models.unload("")
+    assert shelf.log == ["+a", "-a"]
+
+
+async def test_an_unknown_model_is_not_unloaded():
+    with pytest.raises(InvalidRequest, match="no engine serves model 'x'"):
+        await Shelf().models.unload("x")

@@ -165,6 +165,11 @@ FAILURES = {
         "CONFIG_SCHEMA_REQUIRED": False,
         "CONFIG_GRAMMAR_NOT_FOUND": False,
         "CONFIG_INVALID": False,
+        "CONFIG_MODEL_NOT_FOUND": False,
+        "CONFIG_MODEL_CORRUPT": False,
+        "CONFIG_NO_SPACE": False,
+        "CONFIG_SOURCE_UNAVAILABLE": True,
+        "CONFIG_SOURCE_DENIED": False,
     },
     ErrorCategory.CANCELLATION: {"CANCELLED_TIMEOUT": False, "CANCELLED_SIGNAL": False},
     ErrorCategory.ACCESS_FAILURE: {

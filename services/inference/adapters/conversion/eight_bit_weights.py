@@ -11,10 +11,10 @@ from pathlib import Path
 import llama_cpp
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.llama_cpp_model import forward_logs
 from services.inference.adapters.machine import core_count
-from services.inference.adapters.tuning import cache_folder
 
 HASHED_BYTES = 1024 * 1024
 

@@ -20,9 +20,10 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.models.digest import sha256_of
+from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.adapters.default_model import BundledFile, sha256_of
-from services.inference.adapters.tuning import cache_folder
+from services.inference.adapters.default_model import BundledFile
 from services.inference.core.bert import MatrixType, bert_metadata, bert_tensors, read_safetensors
 from services.inference.core.embedding import CAPABILITY
 from services.inference.core.gguf import gguf_parts

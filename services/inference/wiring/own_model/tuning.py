@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, cache_folder
+from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, tuning_folder
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
@@ -27,7 +27,7 @@ async def open_tuner(
     settings: InferenceSettings, own: Path, models: Models, loader: ModelLoader
 ) -> AsyncIterator[Tuner]:
     """Load the service's own model with the kept tuning, and measure while the service runs."""
-    file = TuningFile(Machine(own, settings.gpu_layers, settings.cache_type), cache_folder() / "tuning")
+    file = TuningFile(Machine(own, settings.gpu_layers, settings.cache_type), tuning_folder())
     kept = await asyncio.to_thread(file.load)
     measured = None
     if kept is not None:

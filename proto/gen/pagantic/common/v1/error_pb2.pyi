@@ -145,6 +145,16 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """No grammar of that name is configured."""
     ERROR_CODE_CONFIG_INVALID: _ErrorCode.ValueType  # 603
     """A setting or a request field has a value that cannot be; the message names it."""
+    ERROR_CODE_CONFIG_MODEL_NOT_FOUND: _ErrorCode.ValueType  # 604
+    """No model of that name was pulled, or its source has no such file. Only commands report this code and the next four."""
+    ERROR_CODE_CONFIG_MODEL_CORRUPT: _ErrorCode.ValueType  # 605
+    """A model's file has another SHA-256 than expected, or is no GGUF file."""
+    ERROR_CODE_CONFIG_NO_SPACE: _ErrorCode.ValueType  # 606
+    """The disk has too little room for a model; the message names both sizes."""
+    ERROR_CODE_CONFIG_SOURCE_UNAVAILABLE: _ErrorCode.ValueType  # 607
+    """The source of a model cannot be reached, or is silent. Retryable: what has arrived is kept."""
+    ERROR_CODE_CONFIG_SOURCE_DENIED: _ErrorCode.ValueType  # 608
+    """The source of a model does not let this user have it."""
     ERROR_CODE_CANCELLED_TIMEOUT: _ErrorCode.ValueType  # 700
     """A deadline passed: the caller's, or hints.timeout."""
     ERROR_CODE_CANCELLED_SIGNAL: _ErrorCode.ValueType  # 701
@@ -241,6 +251,16 @@ ERROR_CODE_CONFIG_GRAMMAR_NOT_FOUND: ErrorCode.ValueType  # 602
 """No grammar of that name is configured."""
 ERROR_CODE_CONFIG_INVALID: ErrorCode.ValueType  # 603
 """A setting or a request field has a value that cannot be; the message names it."""
+ERROR_CODE_CONFIG_MODEL_NOT_FOUND: ErrorCode.ValueType  # 604
+"""No model of that name was pulled, or its source has no such file. Only commands report this code and the next four."""
+ERROR_CODE_CONFIG_MODEL_CORRUPT: ErrorCode.ValueType  # 605
+"""A model's file has another SHA-256 than expected, or is no GGUF file."""
+ERROR_CODE_CONFIG_NO_SPACE: ErrorCode.ValueType  # 606
+"""The disk has too little room for a model; the message names both sizes."""
+ERROR_CODE_CONFIG_SOURCE_UNAVAILABLE: ErrorCode.ValueType  # 607
+"""The source of a model cannot be reached, or is silent. Retryable: what has arrived is kept."""
+ERROR_CODE_CONFIG_SOURCE_DENIED: ErrorCode.ValueType  # 608
+"""The source of a model does not let this user have it."""
 ERROR_CODE_CANCELLED_TIMEOUT: ErrorCode.ValueType  # 700
 """A deadline passed: the caller's, or hints.timeout."""
 ERROR_CODE_CANCELLED_SIGNAL: ErrorCode.ValueType  # 701

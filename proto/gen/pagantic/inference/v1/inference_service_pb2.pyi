@@ -935,22 +935,148 @@ class ListModelsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ModelInfo]:
         """The models, the default one first."""
+
+    @_builtins.property
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelState]:
+        """The state of each model, in the order of the models."""
 
     def __init__(
         self,
         *,
         models: _abc.Iterable[_message_pb2.ModelInfo] | None = ...,
+        states: _abc.Iterable[Global___ModelState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
+
+@_typing.final
+class ModelState(_message.Message):
+    """The state of a model in this service now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_LOADED_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    is_loaded: _builtins.bool
+    """Whether it is in memory, or connected."""
+    memory_bytes: _builtins.int
+    """Expected memory of the loaded model in bytes: the size of its files. 0 for a model of another engine, and for a route."""
+    running: _builtins.int
+    """Requests that use it now."""
+    def __init__(
+        self,
+        *,
+        is_loaded: _builtins.bool = ...,
+        memory_bytes: _builtins.int = ...,
+        running: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_loaded", b"is_loaded", "memory_bytes", b"memory_bytes", "running", b"running"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelState: _TypeAlias = ModelState  # noqa: Y015
+
+@_typing.final
+class LoadModelRequest(_message.Message):
+    """The model to load."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Alias of a served model; empty is the default model."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadModelRequest: _TypeAlias = LoadModelRequest  # noqa: Y015
+
+@_typing.final
+class LoadModelResponse(_message.Message):
+    """The model is ready."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model(self) -> _message_pb2.ModelInfo:
+        """The model."""
+
+    def __init__(
+        self,
+        *,
+        model: _message_pb2.ModelInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadModelResponse: _TypeAlias = LoadModelResponse  # noqa: Y015
+
+@_typing.final
+class UnloadModelRequest(_message.Message):
+    """The model to unload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Alias of a served model; empty is the default model."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadModelRequest: _TypeAlias = UnloadModelRequest  # noqa: Y015
+
+@_typing.final
+class UnloadModelResponse(_message.Message):
+    """The model is not in memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAS_LOADED_FIELD_NUMBER: _builtins.int
+    was_loaded: _builtins.bool
+    """Whether it was loaded before."""
+    def __init__(
+        self,
+        *,
+        was_loaded: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["was_loaded", b"was_loaded"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadModelResponse: _TypeAlias = UnloadModelResponse  # noqa: Y015
 
 @_typing.final
 class GetLoadRequest(_message.Message):

@@ -80,6 +80,16 @@ class InferenceServiceStub:
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.LoadModel = channel.unary_unary(
+                '/pagantic.inference.v1.InferenceService/LoadModel',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.LoadModelRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.LoadModelResponse.FromString,
+                _registered_method=True)
+        self.UnloadModel = channel.unary_unary(
+                '/pagantic.inference.v1.InferenceService/UnloadModel',
+                request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.UnloadModelRequest.SerializeToString,
+                response_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.UnloadModelResponse.FromString,
+                _registered_method=True)
         self.GetLoad = channel.unary_unary(
                 '/pagantic.inference.v1.InferenceService/GetLoad',
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.GetLoadRequest.SerializeToString,
@@ -182,6 +192,22 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadModel(self, request, context):
+        """Loads a model, or connects it, as its first request would, and returns when it is ready. Errors: CONFIG_NO_ENGINE for
+        an unknown model, INFERENCE_OVERLOADED with RetryInfo when no other model can be unloaded to make room.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadModel(self, request, context):
+        """Unloads a model, and returns when its memory is free; the next request for it loads it again. A model that is not
+        loaded stays so. Errors: CONFIG_NO_ENGINE for an unknown model, ABORTED with RetryInfo while requests use the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLoad(self, request, context):
         """Reports the load of the service, for load balancing and autoscaling.
         """
@@ -259,6 +285,16 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ListModelsRequest.FromString,
                     response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'LoadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadModel,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.LoadModelRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.LoadModelResponse.SerializeToString,
+            ),
+            'UnloadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadModel,
+                    request_deserializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.UnloadModelRequest.FromString,
+                    response_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.UnloadModelResponse.SerializeToString,
             ),
             'GetLoad': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLoad,
@@ -525,6 +561,60 @@ class InferenceService:
             '/pagantic.inference.v1.InferenceService/ListModels',
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ListModelsRequest.SerializeToString,
             pagantic_dot_inference_dot_v1_dot_inference__service__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/LoadModel',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.LoadModelRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.LoadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.inference.v1.InferenceService/UnloadModel',
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.UnloadModelRequest.SerializeToString,
+            pagantic_dot_inference_dot_v1_dot_inference__service__pb2.UnloadModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

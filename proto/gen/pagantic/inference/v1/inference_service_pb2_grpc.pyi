@@ -69,6 +69,14 @@ class InferenceServiceStub:
     """Counts the tokens of texts and of a rendered chat prompt; estimates them for an alias that another engine serves."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]
     """Lists the models that this service serves, the default first."""
+    LoadModel: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.LoadModelRequest, _inference_service_pb2.LoadModelResponse]
+    """Loads a model, or connects it, as its first request would, and returns when it is ready. Errors: CONFIG_NO_ENGINE for
+    an unknown model, INFERENCE_OVERLOADED with RetryInfo when no other model can be unloaded to make room.
+    """
+    UnloadModel: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.UnloadModelRequest, _inference_service_pb2.UnloadModelResponse]
+    """Unloads a model, and returns when its memory is free; the next request for it loads it again. A model that is not
+    loaded stays so. Errors: CONFIG_NO_ENGINE for an unknown model, ABORTED with RetryInfo while requests use the model.
+    """
     GetLoad: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]
     """Reports the load of the service, for load balancing and autoscaling."""
     WatchReplica: _grpc.UnaryStreamMultiCallable[_inference_service_pb2.WatchReplicaRequest, _inference_service_pb2.WatchReplicaResponse]
@@ -123,6 +131,14 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Counts the tokens of texts and of a rendered chat prompt; estimates them for an alias that another engine serves."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.ListModelsRequest, _inference_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that this service serves, the default first."""
+    LoadModel: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.LoadModelRequest, _inference_service_pb2.LoadModelResponse]  # type: ignore[assignment]
+    """Loads a model, or connects it, as its first request would, and returns when it is ready. Errors: CONFIG_NO_ENGINE for
+    an unknown model, INFERENCE_OVERLOADED with RetryInfo when no other model can be unloaded to make room.
+    """
+    UnloadModel: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.UnloadModelRequest, _inference_service_pb2.UnloadModelResponse]  # type: ignore[assignment]
+    """Unloads a model, and returns when its memory is free; the next request for it loads it again. A model that is not
+    loaded stays so. Errors: CONFIG_NO_ENGINE for an unknown model, ABORTED with RetryInfo while requests use the model.
+    """
     GetLoad: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.GetLoadRequest, _inference_service_pb2.GetLoadResponse]  # type: ignore[assignment]
     """Reports the load of the service, for load balancing and autoscaling."""
     WatchReplica: _aio.UnaryStreamMultiCallable[_inference_service_pb2.WatchReplicaRequest, _inference_service_pb2.WatchReplicaResponse]  # type: ignore[assignment]
@@ -228,6 +244,26 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_service_pb2.ListModelsResponse, _abc.Awaitable[_inference_service_pb2.ListModelsResponse]]:
         """Lists the models that this service serves, the default first."""
+
+    @_abc_1.abstractmethod
+    def LoadModel(
+        self,
+        request: _inference_service_pb2.LoadModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.LoadModelResponse, _abc.Awaitable[_inference_service_pb2.LoadModelResponse]]:
+        """Loads a model, or connects it, as its first request would, and returns when it is ready. Errors: CONFIG_NO_ENGINE for
+        an unknown model, INFERENCE_OVERLOADED with RetryInfo when no other model can be unloaded to make room.
+        """
+
+    @_abc_1.abstractmethod
+    def UnloadModel(
+        self,
+        request: _inference_service_pb2.UnloadModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_service_pb2.UnloadModelResponse, _abc.Awaitable[_inference_service_pb2.UnloadModelResponse]]:
+        """Unloads a model, and returns when its memory is free; the next request for it loads it again. A model that is not
+        loaded stays so. Errors: CONFIG_NO_ENGINE for an unknown model, ABORTED with RetryInfo while requests use the model.
+        """
 
     @_abc_1.abstractmethod
     def GetLoad(

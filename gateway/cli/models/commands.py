@@ -1,0 +1,110 @@
+"""Commands that list, load, unload and delete models."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from gateway.cli import options
+from gateway.cli.models import system
+from gateway.cli.models.listing import catalog_table, models_table, rows_of
+from gateway.cli.output import note, reporting_errors, say, show
+from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic_common.models.catalog import catalog
+from pagantic_common.models.folder import ModelFolder
+from pagantic_common.models.settings import models_folder
+from pagantic_common.rpc.status import Unreachable
+
+LIST_TIMEOUT_S = 10.0
+LOAD_TIMEOUT_S = 300.0
+
+InferenceAddress = Annotated[
+    str,
+    typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_INFERENCE_ADDRESS", help="Address of the inference service."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")]
+
+models = typer.Typer(
+    help="List, load and unload models.",
+    invoke_without_command=True,
+)
+
+
+def rm(name: Name) -> None:
+    """Delete a pulled model.
+
+    A model that a service of this machine serves stays.
+    """
+    with reporting_errors():
+        removed = ModelFolder(models_folder()).remove(name, LIST_TIMEOUT_S)
+    say(f"deleted {removed.name} ({removed.size_bytes / 1e6:.0f} MB)")
+
+
+@models.callback()
+def list_models(
+    context: typer.Context,
+    *,
+    from_catalog: Annotated[bool, typer.Option("--catalog", help="List what `pull` knows by a short name.")] = False,
+    timeout: options.Timeout = LIST_TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    address: InferenceAddress = options.INFERENCE,
+) -> None:
+    """List the models that a request may name with --model, and those that were pulled."""
+    if context.invoked_subcommand is not None:
+        return
+    if from_catalog:
+        _show_catalog(as_json=as_json)
+        return
+    folder = ModelFolder(models_folder())
+    with reporting_errors():
+        pulled = folder.models()
+        listed = _ask_system(address, timeout, is_needed=not pulled)
+    rows = rows_of(pulled, listed)
+    if as_json:
+        say(json.dumps({"system": address if listed else None, "models": [row.as_json() for row in rows]}, indent=2))
+        return
+    show(models_table(rows))
+    if listed is None:
+        note(f"no system runs at {address}: these are the pulled models, of {folder.path}")
+    if unfinished := folder.unfinished_bytes():
+        note(f"unfinished pulls hold {unfinished / 1e6:.0f} MB in {folder.path / 'partial'}")
+
+
+@models.command("load", cls=options.PlainCommand)
+def load_model(
+    name: Name, *, timeout: options.Timeout = LOAD_TIMEOUT_S, address: InferenceAddress = options.INFERENCE
+) -> None:
+    """Load a model of the running system, before a request needs it."""
+    with reporting_errors():
+        reply = system.load(address, name, timeout)
+    say(f"loaded {reply.model.name}")
+
+
+@models.command("unload", cls=options.PlainCommand)
+def unload_model(
+    name: Name, *, timeout: options.Timeout = LOAD_TIMEOUT_S, address: InferenceAddress = options.INFERENCE
+) -> None:
+    """Unload a model of the running system; its next request loads it again."""
+    with reporting_errors():
+        reply = system.unload(address, name, timeout)
+    say(f"unloaded {name}" if reply.was_loaded else f"{name} was not loaded")
+
+
+def _show_catalog(*, as_json: bool) -> None:
+    known = list(catalog().values())
+    if as_json:
+        say(json.dumps({"models": [model.model_dump(mode="json") for model in known]}, indent=2))
+        return
+    show(catalog_table(known))
+
+
+def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListModelsResponse | None:
+    """Return what a system serves; None when none runs and there is something else to show."""
+    try:
+        return system.list_models(address, timeout_s)
+    except Unreachable:
+        if is_needed:
+            raise
+        return None

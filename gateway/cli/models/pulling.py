@@ -1,0 +1,81 @@
+"""The command that gets a model; what pulls is loaded when it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from gateway.cli.failures import EXIT_USAGE
+from gateway.cli.models.progress import showing_pull
+from gateway.cli.output import UsageError, note, reporting_errors, say
+from pagantic_common.models.folder import ModelFolder, PulledModel
+from pagantic_common.models.settings import ModelSettings, models_folder
+from pagantic_common.settings import load_settings
+
+MAX_WAIT_S = 3600.0  # for another pull of the same file
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+def pull(
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A name of the catalog (`pagantic models --catalog`), hf:owner/repo/file.gguf, or …@revision, an "
+            "https:// URL, or a file.",
+        ),
+    ],
+    *,
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Name for the model; else the source's.")] = "",
+    sha256: Annotated[str, typer.Option("--sha256", metavar="HEX", help="Expected SHA-256 of the file.")] = "",
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=3600, help="Longest silence of the source.")
+    ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the model as JSON.")] = False,
+) -> None:
+    """Get a model, to serve it by its name.
+
+    What has arrived is kept when it is interrupted; the same command continues.
+    """
+    if importlib.util.find_spec("huggingface_hub") is None or importlib.util.find_spec("httpx2") is None:
+        typer.echo("this installation pulls no models: `pip install 'pagantic[models]'` brings what it needs", err=True)
+        raise typer.Exit(EXIT_USAGE)
+    settings = load_settings(ModelSettings)
+    with reporting_errors():
+        if sha256 and not _SHA256.fullmatch(sha256):
+            raise UsageError(f"--sha256 {sha256[:80]!r}: it has 64 hexadecimal digits")
+        model, is_new = _pull(reference, settings, timeout, name, sha256, is_quiet=as_json)
+    _show_pulled(model, is_new=is_new, as_json=as_json)
+
+
+def _pull(
+    reference: str, settings: ModelSettings, silence_s: float, name: str, sha256: str, *, is_quiet: bool
+) -> tuple[PulledModel, bool]:
+    # The base package is the client, without what pulls.
+    from gateway.pulling.pull import Pull  # noqa: PLC0415
+    from gateway.pulling.references import source_of  # noqa: PLC0415
+
+    source = source_of(reference, settings, silence_s)
+    with showing_pull(is_quiet=is_quiet) as on_progress:
+        try:
+            return Pull(source, ModelFolder(models_folder()), wait_s=MAX_WAIT_S, on_progress=on_progress).run(
+                name, sha256
+            )
+        except KeyboardInterrupt:
+            note("interrupted; the same command continues with what has arrived")
+            raise
+
+
+def _show_pulled(model: PulledModel, *, is_new: bool, as_json: bool) -> None:
+    if as_json:
+        file = str(ModelFolder(models_folder()).file_of(model.name))
+        say(json.dumps({**model.model_dump(mode="json"), "file": file, "is_new": is_new}, indent=2))
+        return
+    verb = "pulled" if is_new else "already there:"
+    can = " ".join(model.capabilities) or "nothing that can be served"
+    say(f"{verb} {model.name} ({model.size_bytes / 1e6:.0f} MB; {can})")
+    note(f"serve it: PAGANTIC_INFERENCE_MODEL_PATH={model.name} pagantic up")

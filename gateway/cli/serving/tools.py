@@ -1,0 +1,35 @@
+"""The command that lists the tools of a deployment."""
+
+from __future__ import annotations
+
+from gateway.cli import options
+from gateway.cli.output import print_json, reporting_errors, show
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import approval_pb2, orchestrator_service_pb2
+from pagantic_common.client import Client
+from pagantic_common.client.tables import cell, list_table
+from pagantic_common.codec.enums import name_of
+
+
+def tools(
+    *,
+    timeout: options.Timeout = 10.0,
+    as_json: options.AsJson = False,
+    address: options.Address = options.ORCHESTRATOR,
+) -> None:
+    """List the tools that a request may name with --tool."""
+    with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        listed = client.list_tools()
+    if as_json:
+        print_json(orchestrator_service_pb2.ListToolsResponse(tools=listed))
+        return
+    table = list_table(("name", "safety", "calls", "available", "description"))
+    for tool in listed:
+        definition = tool.definition
+        safety = name_of(message_pb2.ToolSafety, definition.safety, "TOOL_SAFETY_").lower()
+        action = name_of(approval_pb2.ToolAction, tool.action, "TOOL_ACTION_").lower()
+        available = "yes"
+        if not tool.available:
+            available = f"no: {tool.unavailable_reason}"
+        table.add_row(*map(cell, (definition.name, safety, action, available, definition.description)))
+    show(table)

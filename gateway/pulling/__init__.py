@@ -1,0 +1,1 @@
+"""Pulls models from their sources into the folder of models."""

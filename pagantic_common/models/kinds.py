@@ -1,0 +1,41 @@
+"""Tells what a model can do by the metadata of its file. Knows no file format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+EMBED = "embed"
+SCORE_PAIRS = "score_pairs"
+CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
+TEXT_CAPABILITIES = ("json_schema", "gbnf")
+
+# The values of llama.cpp's enumeration of poolings.
+_NO_POOLING = ("", "0")
+_RANK_POOLING = "4"
+
+
+def capabilities_of(read: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the capabilities of a model; none for one that neither generates text nor pools its vectors.
+
+    Args:
+        read: Returns a value of the metadata as text: a boolean as true or false, and a missing value as nothing.
+    """
+    architecture = read("general.architecture")
+    pooling = read(f"{architecture}.pooling_type")
+    if pooling == _RANK_POOLING:
+        return (SCORE_PAIRS,)
+    if pooling not in _NO_POOLING:
+        return (EMBED,)
+    if read(f"{architecture}.attention.causal") == "false":
+        return ()
+    if read("tokenizer.chat_template"):
+        return CHAT_CAPABILITIES
+    return TEXT_CAPABILITIES
+
+
+def trained_window(read: Callable[[str], str]) -> int:
+    """Return the context window in tokens that the model was trained with; 0 when its file does not say."""
+    window = read(f"{read('general.architecture')}.context_length")
+    if window.isdecimal():
+        return int(window)
+    return 0
