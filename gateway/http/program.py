@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
+from gateway.http.console.serving import console_routes
 from gateway.http.routing.measuring import report_load
 from gateway.http.routing.paths import routes_of
 from gateway.http.settings import HttpSettings
@@ -80,6 +81,7 @@ async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpAp
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-        app = HttpApp(Callers(client), settings, is_ready, routes_of(settings))
+        routes = [*routes_of(settings), *console_routes(settings)]
+        app = HttpApp(Callers(client), settings, is_ready, routes)
         report_load(lambda: app.entry.request_count, settings.max_streams, app.streams)
         yield app

@@ -21,6 +21,7 @@ CITED = '{"in_sources": true, "claims": [{"source": 1, "quote": "The lamp is gre
 
 class Reasoning(ScriptedInference):
     async def infer(self, command, hints):
+        yield InferenceDelta()
         yield InferenceDelta("", "First I think.")
         async for piece in super().infer(command, hints):
             yield piece
@@ -140,8 +141,7 @@ async def test_a_structured_answer_and_a_vote(console):
         await opened.tab_to("#options > summary", back=True)
         await opened.press("Enter")
         await opened.tab_to("#mode")
-        await opened.type("")
-        await opened.press("v")
+        await opened.press("ArrowDown", "ArrowDown")
         await opened.tab_to("#schema")
         await opened.press("Control+a")
         await opened.type(SCHEMA)

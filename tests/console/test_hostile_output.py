@@ -104,7 +104,7 @@ async def test_a_long_output_does_not_stop_the_page(console, size):
         await opened.say("hi")
         await opened.answers(timeout_s=100)
         print(f"{size} characters: longest frame {await opened.page.evaluate('window.longest'):.0f} ms")
-        more = opened.page.locator(".output button")
+        more = opened.page.locator(".answer > .output button")
         assert "Show the rest" in await more.inner_text()
         shown = len(await shown_text(opened))
         assert 100_000 <= shown < 101_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.http.anthropic.paths import anthropic_routes
-from gateway.http.console.serving import console_routes
 from gateway.http.document.operations import DescribedRoute, describe
 from gateway.http.document.serving import document_routes
 from gateway.http.document.tables.every import OPERATIONS
@@ -29,4 +28,4 @@ def routes_of(settings: HttpSettings) -> list[DescribedRoute]:
         *document_routes(every, settings),
     ]
     described = describe(routes, OPERATIONS)
-    return [*described, *console_routes(settings)]
+    return described

@@ -254,21 +254,22 @@ class ChatPage {
 
   #showRunning(isRunning) {
     const isFocused = document.activeElement === this.stopButton;
+    this.isStopping = false;
     this.sendButton.disabled = isRunning;
     this.stopButton.hidden = !isRunning;
     if (isFocused && !isRunning) this.message.focus();
   }
 
   async #stop() {
+    if (this.isStopping) return;
+    this.isStopping = true; // The button stays enabled: a disabled one would lose the focus.
     const { requestId } = this.running;
-    this.stopButton.disabled = true;
     try {
       const { state } = await call(executionPath(requestId), { method: "DELETE" });
       announce(`Stopped: ${bare(state, "LIFECYCLE_STATE_").toLowerCase()}.`);
     } catch (failure) {
+      this.isStopping = false;
       this.#showProblem(failure);
-    } finally {
-      this.stopButton.disabled = false;
     }
   }
 

@@ -90,7 +90,7 @@ export class Picture {
     return [line, name, ...lane.placed.map((one) => this.#item(one))];
   }
 
-  #item({ item, x, width, y, labelX, label, anchor }) {
+  #item({ item, x, width, y, left, right, labelX, label, anchor }) {
     const marks = [item.isFailed && "failed", item.isOpen && "open", item.isMinority && "minority"];
     const classes = ["item", `kind-${item.kind}`, ...marks.filter(Boolean)];
     const said = `${item.lane}: ${item.label}, ${span(item.end - item.begin)}, ${item.isFailed ? "failed, " : ""}${
@@ -109,7 +109,7 @@ export class Picture {
         "data-sequences": item.sequences.join(" "),
         onclick: () => this.#choose(item.id),
       },
-      svg("rect", { x: x - 2, y: y - 2, width: width + 4, height: BAR + 4, rx: 5, class: "halo" }),
+      svg("rect", { x: left - 2, y: y - 2, width: right - left + 4, height: BAR + 4, rx: 5, class: "halo" }),
       svg("rect", { x, y, width, height: BAR, rx: 4, class: "bar" }),
       item.cached ? svg("rect", { x, y: y + BAR - 5, width: width * item.cached, height: 5, class: "cached" }) : null,
       item.share ? svg("rect", { x, y: y + BAR * (1 - item.share), width, height: BAR * item.share, class: "share" }) : null,
