@@ -35,14 +35,14 @@ def chromium():
 
 
 @pytest.fixture(scope="session")
-def axe(chromium):
+def axe():
     return axe_source()
 
 
 @pytest.fixture
 def console(tmp_path, chromium):
     """Return what opens the console of a gateway with these services and settings."""
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright  # noqa: PLC0415 - it may be missing
 
     @asynccontextmanager
     async def open_console(services=None, *, width=1280, theme="light", orchestrator=None, **settings):

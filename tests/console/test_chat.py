@@ -43,7 +43,8 @@ async def test_a_conversation_goes_on_and_is_there_when_the_page_is_loaded_again
 
 
 async def test_options_are_sent_and_kept_for_the_tab(console):
-    async with console() as opened:
+    inference = ScriptedInference()
+    async with console(scripted_services(inference)) as opened:
         await opened.tab_to("#options > summary", back=True)
         await opened.press("Enter")
         for selector, text in (("#temperature", "0.5"), ("#max_tokens", "7"), ("#system", "Be brief.")):
@@ -51,9 +52,9 @@ async def test_options_are_sent_and_kept_for_the_tab(console):
             await opened.type(text)
         await opened.say("hi")
         await opened.answers()
-        [command] = opened.server.world.services.inference.commands
+        [command] = inference.commands
         assert (command.messages[0].content, command.messages[1].content) == ("Be brief.", "hi")
-        [hints] = opened.server.world.services.inference.hinted
+        [hints] = inference.hinted
         assert (hints.max_tokens, hints.temperature) == (7, 0.5)
         await opened.page.reload()
         assert await opened.page.input_value("#system") == "Be brief."
@@ -86,7 +87,7 @@ async def test_reasoning_is_folded_and_tool_calls_show_arguments_and_results(con
         assert "First I think." in await thoughts.inner_text()
         await opened.tab_to(".calls summary")
         await opened.press("Enter")
-        call = await opened.text(".calls")
+        call = await opened.page.locator(".calls").text_content()
         for words in ("clock", "gave a result", '"zone": "UTC"', "noon"):
             assert words in call
 
@@ -106,12 +107,8 @@ async def test_a_call_is_approved_changed_or_rejected(console, decision):
             await opened.tab_to(".approval textarea", back=True)
             await opened.press("Control+a")
             await opened.type('{"zone": "CET"}')
-        name = "Reject" if decision == "Reject" else "Approve"
-        await opened.page.evaluate(
-            "name => [...document.querySelectorAll('.approval button')].find(b => b.textContent === name).id = 'decide'",
-            name,
-        )
-        await opened.tab_to("#decide", back=decision != "change")
+        button = ".approval button:not(.main-action)" if decision == "Reject" else ".approval button.main-action"
+        await opened.tab_to(button, back=decision != "change")
         await opened.press("Enter")
         assert (await opened.answers())[-1] == "It is noon."
     zones = {"Approve": ['{"zone": "UTC"}'], "change": ['{"zone": "CET"}'], "Reject": []}
@@ -190,7 +187,7 @@ async def test_a_request_that_is_refused_can_be_sent_again(console):
         await opened.page.evaluate("document.getElementById('max_tokens').value = 5")
         await opened.tab_to(".failure button", back=True)
         await opened.press("Enter")
-        await opened.page.wait_for_function("document.querySelectorAll('.turns > li').length === 2")
+        await opened.page.wait_for_function("() => document.querySelectorAll('.turns > li').length === 2")
         assert "hello" in await opened.answers()
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.console_worlds import ASK, PLAN, STRUCTURED, VOTE, with_plan, with_retries, with_tool, with_votes
+from tests.support.console_worlds import PLAN, STRUCTURED, VOTE, with_plan, with_retries, with_tool, with_votes
 from tests.support.scripted_services import USAGE, ScriptedInference, answer, scripted_services
 
 WORLDS = {
@@ -33,7 +33,7 @@ async def test_executions_are_filtered_and_opened_by_keyboard(console):
         await opened.press(*["ArrowDown"] * 7)
         await opened.tab_to(".filters button")
         await opened.press("Enter")
-        await opened.page.wait_for_function(f"{ids}.join() === 'bad'")
+        await opened.page.wait_for_function(f"() => {ids}.join() === 'bad'")
         assert await opened.said() == "1 execution shown."
         await opened.tab_to("tbody a")
         await opened.press("Enter")
@@ -49,7 +49,7 @@ async def test_older_executions_come_by_page(console):
         await opened.page.wait_for_selector("tbody tr")
         assert await opened.page.locator("tbody tr").count() == 50
         await opened.page.get_by_role("button", name="Older ones").press("Enter")
-        await opened.page.wait_for_function("document.querySelectorAll('tbody tr').length === 52")
+        await opened.page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 52")
         assert await opened.page.evaluate("document.activeElement.textContent") == "r01"
 
 
@@ -101,7 +101,7 @@ async def test_a_retry_says_why(console):
         retries = opened.page.locator(".item.kind-retry")
         assert await retries.count() >= 1
         await retries.first.click()
-        assert "is no JSON" in await opened.text("#details")
+        assert "schema validation failed" in await opened.text("#details")
 
 
 async def test_cached_tokens_are_a_part_of_their_inference(console):
@@ -110,7 +110,7 @@ async def test_cached_tokens_are_a_part_of_their_inference(console):
         await opened.execute("r")
         await open_picture(opened, "r")
         shares = "one => one.querySelector('.cached').getBBox().width / one.querySelector('.bar').getBBox().width"
-        inference = opened.page.locator(".kind-inference")
+        inference = opened.page.locator(".item.kind-inference")
         assert await inference.evaluate(shares) == pytest.approx(0.4)
         await inference.click()
         assert "10, 4 of them cached" in await opened.text("#details")
@@ -127,7 +127,7 @@ async def test_details_open_by_click_and_by_enter_and_close_again(console):
         await opened.press("Enter")
         assert await first.get_attribute("aria-expanded") == "false"
         await opened.press("End", " ")
-        assert "response" in await opened.text("#details h3")
+        assert "inference" in await opened.text("#details h3")
 
 
 async def test_an_execution_that_runs_is_followed_to_its_end_and_can_be_stopped(console):
@@ -139,7 +139,7 @@ async def test_an_execution_that_runs_is_followed_to_its_end_and_can_be_stopped(
         await opened.press("Enter")
         await opened.page.wait_for_selector(".item.open")
         await opened.page.get_by_role("button", name="Stop").press("Enter")
-        await opened.page.wait_for_function("document.querySelector('.facts .state').textContent === 'CANCELLED'")
+        await opened.page.wait_for_function("() => document.querySelector('.facts .state').textContent === 'CANCELLED'")
         assert "CANCELLED_SIGNAL" in await opened.text(".failure")
 
 

@@ -1,5 +1,6 @@
 """What a model or a tool says is shown as text, whatever it says and however much."""
 
+import sys
 import unicodedata
 
 import pytest
@@ -103,7 +104,8 @@ async def test_a_long_output_does_not_stop_the_page(console, size):
         )
         await opened.say("hi")
         await opened.answers(timeout_s=100)
-        print(f"{size} characters: longest frame {await opened.page.evaluate('window.longest'):.0f} ms")
+        longest_ms = await opened.page.evaluate("window.longest")
+        sys.stdout.write(f"{size} characters: longest frame {longest_ms:.0f} ms\n")
         more = opened.page.locator(".answer > .output button")
         assert "Show the rest" in await more.inner_text()
         shown = len(await shown_text(opened))

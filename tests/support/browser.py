@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -80,7 +81,7 @@ def _cache_folder():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=_cache_folder())
-    print(fetch_chromium(parser.parse_args().cache))
+    sys.stdout.write(f"{fetch_chromium(parser.parse_args().cache)}\n")
 
 
 if __name__ == "__main__":

@@ -64,9 +64,7 @@ def executions(
 ) -> None:
     """List executions, newest first."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        stored = client.list_executions(
-            session_id=session, state=_state_of(state), mode=_mode_of(mode), limit=limit
-        )
+        stored = client.list_executions(session_id=session, state=_state_of(state), mode=_mode_of(mode), limit=limit)
     if as_json:
         for execution in stored:
             print_json(execution, one_line=True)

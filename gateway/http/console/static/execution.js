@@ -153,7 +153,7 @@ class ExecutionPage {
     const share = usage.context_window ? usage.context_tokens / usage.context_window : 0;
     const words = `${number(usage.context_tokens)} of ${number(usage.context_window)} tokens`;
     const meter = h("meter", { min: 0, max: 1, high: 0.9, value: share, "aria-label": "Context" });
-    rows.push(["Context", [meter, " ", words]]);
+    if (share) rows.push(["Context", [meter, " ", words]]);
     const shown = rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value)));
     this.usage.replaceChildren(h("h2", {}, "Usage"), h("table", { class: "usage" }, h("tbody", {}, shown)));
   }

@@ -100,11 +100,10 @@ export function rowsOf(events) {
 export function pictureOf(events, response = null, isLive = false) {
   const maker = new Items(response);
   for (const event of events) maker.add(event);
-  const times = events.map((event) => Date.parse(event.timestamp));
-  const begin = Math.min(...maker.items.map((item) => item.begin));
-  const end = Math.max(isLive ? Date.now() : 0, ...times);
+  const last = events.length ? Date.parse(events.at(-1).timestamp) : 0;
+  const end = isLive ? Math.max(last, Date.now()) : last;
   maker.close(end);
-  return { items: maker.items, begin: Number.isFinite(begin) ? begin : 0, end };
+  return { items: maker.items, begin: maker.zero ?? 0, end };
 }
 
 class Items {
@@ -117,6 +116,7 @@ class Items {
   }
 
   add(event) {
+    this.zero ??= Date.parse(event.timestamp);
     const kind = kindOf(event);
     const place = this[`_${kind}`];
     if (place) place.call(this, event, event[kind]);
@@ -140,6 +140,7 @@ class Items {
     const label = isRetry ? `retry: attempt ${event.attempt}` : state(to);
     const item = this.#item(event, isRetry ? "retry" : "state", label, { lane: LIFECYCLE, begin: now });
     if (isRetry && reason) item.lines.push(["retried because", reason]);
+    if (isRetry && this.failedCheck) item.lines.push(["the check before", this.failedCheck]);
     this.open.push(item);
   }
 
@@ -211,7 +212,9 @@ class Items {
 
   _validation_stage(event, { report }) {
     const item = this.#point(event, "check", lower(report.stage, "STAGE_"));
-    if (report.outcome === "STAGE_OUTCOME_FAILED") this.#fail(item);
+    if (report.outcome !== "STAGE_OUTCOME_FAILED") return;
+    this.failedCheck = describe(event);
+    this.#fail(item);
   }
 
   _context_retrieved(event, { collection, chunk_count: chunks }) {
@@ -232,7 +235,7 @@ class Items {
 
   _completed(event, { response }) {
     const item = this.#point(event, "end", response?.error ? bare(response.error.code, "ERROR_CODE_") : "response");
-    item.lane = LIFECYCLE;
+    Object.assign(item, { lane: LIFECYCLE, begin: item.end });
     if (!response?.error) return;
     item.lines.push(["failure", `${bare(response.error.code, "ERROR_CODE_")}: ${response.error.message}`]);
     this.#fail(item);
@@ -241,7 +244,7 @@ class Items {
   /** Add an event that has no other: a point, or the time that it took. */
   #point(event, kind, label) {
     const end = Date.parse(event.timestamp);
-    const item = this.#item(event, kind, label, { begin: end - tookOf(event), end });
+    const item = this.#item(event, kind, label, { begin: Math.max(this.zero ?? 0, end - tookOf(event)), end });
     if (event.duration) item.lines.push(["took", span(tookOf(event))]);
     return item;
   }
