@@ -92,7 +92,14 @@ async def test_reasoning_is_folded_and_tool_calls_show_arguments_and_results(con
             assert words in call
 
 
-@pytest.mark.parametrize("decision", ["Approve", "Reject", "change"])
+DECISIONS = [
+    pytest.param("Approve", marks=pytest.mark.whole),
+    pytest.param("Reject", marks=pytest.mark.whole),
+    "change",
+]
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
 async def test_a_call_is_approved_changed_or_rejected(console, decision):
     services = with_tool()
     async with console(services) as opened:
@@ -115,6 +122,7 @@ async def test_a_call_is_approved_changed_or_rejected(console, decision):
     assert [call.arguments_json for call in services.tools.calls] == zones[decision]
 
 
+@pytest.mark.whole
 async def test_a_decision_that_is_refused_says_why_and_can_be_mended(console):
     async with console(with_tool()) as opened:
         running = asyncio.create_task(opened.execute("r", session_id="s", background=True, tool_rules=ASK))
@@ -178,6 +186,7 @@ async def test_a_failure_says_its_code_what_happened_and_the_next_step(console):
         assert "The answer failed" in await opened.said()
 
 
+@pytest.mark.whole
 async def test_a_request_that_is_refused_can_be_sent_again(console):
     async with console() as opened:
         await opened.page.evaluate("document.getElementById('max_tokens').value = -1")

@@ -41,6 +41,7 @@ async def test_executions_are_filtered_and_opened_by_keyboard(console):
         assert "CONFIG_SCHEMA_REQUIRED" in await opened.text(".failure")
 
 
+@pytest.mark.whole
 async def test_older_executions_come_by_page(console):
     async with console() as opened:
         for number in range(52):
@@ -116,6 +117,7 @@ async def test_cached_tokens_are_a_part_of_their_inference(console):
         assert "10, 4 of them cached" in await opened.text("#details")
 
 
+@pytest.mark.whole
 async def test_details_open_by_click_and_by_enter_and_close_again(console):
     async with console() as opened:
         await opened.execute("r")
@@ -168,6 +170,7 @@ async def test_a_replay_with_a_changed_prompt_and_result_stands_beside_the_recor
         assert (last[0].content, last[-1].content) == ("Be brief.", "midnight")
 
 
+@pytest.mark.whole
 async def test_an_execution_that_was_not_kept_says_that_it_has_no_replay(console):
     async with console() as opened:
         await opened.execute("r", keep_request=False)
@@ -178,6 +181,7 @@ async def test_an_execution_that_was_not_kept_says_that_it_has_no_replay(console
         assert "keep_request" in await opened.text(".failure")
 
 
+@pytest.mark.whole
 async def test_an_unknown_execution_is_a_failure_with_a_next_step(console):
     async with console() as opened:
         await opened.open("#/executions/nobody")
@@ -186,6 +190,7 @@ async def test_an_unknown_execution_is_a_failure_with_a_next_step(console):
         assert ("NOT_FOUND" in shown, "Check the id" in shown) == (True, True)
 
 
+@pytest.mark.whole
 async def test_an_approval_is_a_span_with_who_decided(console):
     async with console(with_tool()) as opened:
         await opened.page.evaluate("document.getElementById('ask').click()")

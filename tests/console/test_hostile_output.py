@@ -6,9 +6,11 @@ import unicodedata
 import pytest
 
 from pagantic_common.domain.messages import ToolCall
+from services.orchestrator.core.model.response import InferenceDelta
 from tests.support.console_worlds import with_tool
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
+PIECE = 1000
 MARKUP = [
     "<script>document.title = 'owned'</script>",
     "<img src=x onerror=\"document.title = 'owned'\">",
@@ -42,6 +44,17 @@ def steers(character):
     if character in "\t\n\u200c\u200d" or ord(character) in WITH_A_FORM:
         return False
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+class Fast(ScriptedInference):
+    """Says its answer in pieces of several lines."""
+
+    async def infer(self, command, hints):
+        yield InferenceDelta()
+        [said] = self.outputs
+        for at in range(0, len(said.content), PIECE):
+            yield InferenceDelta(said.content[at : at + PIECE])
+        yield said
 
 
 async def shown_text(opened):
@@ -97,7 +110,7 @@ async def test_every_character_that_only_steers_is_written_by_name(console):
 async def test_a_long_output_does_not_stop_the_page(console, size):
     line = "<b>A lamp</b> is 42 lamps, and more lamps come.\n"
     text = (line * (size // len(line) + 1))[:size]
-    async with console(scripted_services(ScriptedInference(answer(text)))) as opened:
+    async with console(scripted_services(Fast(answer(text)))) as opened:
         await opened.page.evaluate(
             "window.longest = 0; let last = performance.now(); (function next() { const now = performance.now();"
             " window.longest = Math.max(window.longest, now - last); last = now; requestAnimationFrame(next); })()"
@@ -112,7 +125,7 @@ async def test_a_long_output_does_not_stop_the_page(console, size):
         assert 100_000 <= shown < 101_000
         await more.press("Enter")
         await opened.page.wait_for_function(
-            "shown => document.querySelector('.turns .output').textContent.length > shown + 400000", arg=shown
+            "shown => document.querySelector('.turns .answer > .output').textContent.length > shown + 400000", arg=shown
         )
         nodes = await opened.page.evaluate("document.querySelectorAll('.turns *').length")
         assert nodes < 500

@@ -112,6 +112,7 @@ async def test_a_page_has_no_serious_problem_and_fits(console, axe, name, theme,
         assert await opened.overflow() <= 0
 
 
+@pytest.mark.whole
 async def test_a_theme_that_was_chosen_holds_against_that_of_the_system(console):
     async with console(theme="light") as opened:
         colour = "getComputedStyle(document.body).backgroundColor"
@@ -125,6 +126,7 @@ async def test_a_theme_that_was_chosen_holds_against_that_of_the_system(console)
         assert await opened.page.evaluate(colour) == dark
 
 
+@pytest.mark.whole
 async def test_the_first_tab_skips_to_the_content(console):
     async with console() as opened:
         await opened.page.evaluate("document.activeElement.blur()")

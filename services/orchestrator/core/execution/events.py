@@ -44,7 +44,7 @@ class InferenceStart:
 
 @dataclass(frozen=True, slots=True)
 class InferenceEnd:
-    """An inference ended; `model` is the alias that served it, empty when unknown; `cached_tokens` are of `tokens_in`."""
+    """An inference ended; `model` is the alias that served it or empty; `cached_tokens` are a part of `tokens_in`."""
 
     tokens_in: int
     tokens_out: int
