@@ -11,9 +11,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
-from gateway.http.console.serving import console_routes
 from gateway.http.routing.measuring import report_load
-from gateway.http.routing.paths import routes_of
+from gateway.http.routing.paths import served_routes
 from gateway.http.settings import HttpSettings
 from gateway.web.callers import Callers
 from gateway.web.serving import log_to_stderr, serve_app
@@ -81,7 +80,6 @@ async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpAp
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-        routes = [*routes_of(settings), *console_routes(settings)]
-        app = HttpApp(Callers(client), settings, is_ready, routes)
+        app = HttpApp(Callers(client), settings, is_ready, served_routes(settings))
         report_load(lambda: app.entry.request_count, settings.max_streams, app.streams)
         yield app
