@@ -17,7 +17,7 @@ _CONSOLE = Operation(Tag.DOCUMENT, "getConsole", "A file of the console.", text_
 
 
 def served_routes(settings: HttpSettings) -> list[DescribedRoute]:
-    """Return every path: those of the APIs, and those of the console, which are for browsers and not in the document."""
+    """Return every path: those of the APIs, and those of the console, which the document does not have."""
     console = [DescribedRoute(route, "GET", _CONSOLE) for route in console_routes(settings)]
     return [*routes_of(settings), *console]
 
