@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from ctypes.util import find_library
 from pathlib import Path
 
 from tests.support import needs, node_packages
@@ -52,17 +53,20 @@ def fetch_chromium(cache):
 def _extract(folder, fonts):
     """Unpack the browser into a folder, and have it find its fonts where they will be at last."""
     command = [shutil.which("node"), "extract.mjs"]
-    environment = os.environ | {"TMPDIR": str(folder)}
+    # The package unpacks libraries, too, where it seems to run in a cloud whose machines have none.
+    environment = os.environ | {"TMPDIR": str(folder), "AWS_LAMBDA_JS_RUNTIME": "nodejs22.x"}
     subprocess.run(command, cwd=FOLDER, env=environment, check=True, timeout=EXTRACT_S, stdout=subprocess.DEVNULL)
     (folder / "fonts" / "fonts.conf").write_text(FONTS.format(folder=fonts))
 
 
 def environment_of(program):
-    """Return the environment of the program: the fonts beside it, with which a machine without any can show text."""
-    fonts = program.parent / "fonts"
-    if not fonts.is_dir():
-        return dict(os.environ)
-    return os.environ | {"FONTCONFIG_PATH": str(fonts)}
+    """Return the environment of the program: fonts and libraries that are beside it, for machines without any."""
+    environment = dict(os.environ)
+    if (fonts := program.parent / "fonts").is_dir():
+        environment["FONTCONFIG_PATH"] = str(fonts)
+    if find_library("nss3") is None:
+        environment["LD_LIBRARY_PATH"] = str(program.parent / "al2023" / "lib")
+    return environment
 
 
 def axe_source():

@@ -93,7 +93,8 @@ function open(id, request, last, signal) {
 async function send(path, { method, body, signal, accept, last = "" }) {
   for (;;) {
     const headers = { accept };
-    if (apiKey()) headers.authorization = `Bearer ${apiKey()}`;
+    const key = apiKey();
+    if (key) headers.authorization = `Bearer ${key}`;
     if (last) headers["last-event-id"] = last;
     if (body !== undefined) headers["content-type"] = "application/json";
     const sent = { method, headers, signal, cache: "no-store", redirect: "error", credentials: "omit" };
@@ -103,7 +104,9 @@ async function send(path, { method, body, signal, accept, last = "" }) {
     });
     if (response.ok) return response;
     const failure = await failureIn(response);
-    if (response.status !== 401 || !(await askForKey(failure))) throw failure;
+    if (response.status !== 401) throw failure;
+    const hasAnother = apiKey() !== key; // Somebody entered it while this call was made.
+    if (!hasAnother && !(await askForKey(failure))) throw failure;
   }
 }
 
