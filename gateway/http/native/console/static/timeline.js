@@ -118,6 +118,7 @@ class Items {
   add(event) {
     this.zero ??= Date.parse(event.timestamp);
     const kind = kindOf(event);
+    if (kind !== "validation_stage") this.checks = null;
     const place = this[`_${kind}`];
     if (place) place.call(this, event, event[kind]);
     else this.#point(event, kind || "other", event.action);
@@ -210,11 +211,21 @@ class Items {
     item.lines.push(["output", vote.text]);
   }
 
+  /** Add a stage to the item of the stages just before it: one output is checked by several, in no time. */
   _validation_stage(event, { report }) {
-    const item = this.#point(event, "check", lower(report.stage, "STAGE_"));
-    if (report.outcome !== "STAGE_OUTCOME_FAILED") return;
-    this.failedCheck = describe(event);
-    this.#fail(item);
+    const stage = lower(report.stage, "STAGE_");
+    const isSame = this.checks?.lane === laneOf(event);
+    if (isSame) this.#note(this.checks, event);
+    const item = isSame ? this.checks : this.#point(event, "check", stage);
+    this.checks = item;
+    item.end = Date.parse(event.timestamp);
+    if (report.outcome === "STAGE_OUTCOME_FAILED") {
+      this.failedCheck = describe(event);
+      this.#fail(item);
+      item.label = `${stage} failed`;
+    } else if (isSame && !item.isFailed) {
+      item.label = `${item.sequences.length} checks`;
+    }
   }
 
   _context_retrieved(event, { collection, chunk_count: chunks }) {
