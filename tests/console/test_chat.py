@@ -42,6 +42,7 @@ async def test_a_conversation_goes_on_and_is_there_when_the_page_is_loaded_again
         assert "more" in await opened.text(".turns")
 
 
+@pytest.mark.whole
 async def test_options_are_sent_and_kept_for_the_tab(console):
     inference = ScriptedInference()
     async with console(scripted_services(inference)) as opened:

@@ -54,7 +54,14 @@ async def test_older_executions_come_by_page(console):
         assert await opened.page.evaluate("document.activeElement.textContent") == "r01"
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    "world",
+    [
+        "a plan with retries and tools",
+        "a vote",
+        pytest.param("tools and a retry", marks=pytest.mark.whole),
+    ],
+)
 async def test_everything_in_the_timeline_in_words_is_in_the_picture(console, world):
     make_services, request = WORLDS[world]
     async with console(make_services()) as opened:
@@ -95,6 +102,7 @@ async def test_the_picture_shows_retries_with_their_reason_shares_differences_an
         assert "total: 42 → 17" in await opened.text("#details")
 
 
+@pytest.mark.whole
 async def test_a_retry_says_why(console):
     async with console(with_retries()) as opened:
         await opened.execute("r", **STRUCTURED)
@@ -105,6 +113,7 @@ async def test_a_retry_says_why(console):
         assert "schema validation failed" in await opened.text("#details")
 
 
+@pytest.mark.whole
 async def test_cached_tokens_are_a_part_of_their_inference(console):
     said = replace(answer(), usage=replace(USAGE, cached_prompt_tokens=4))
     async with console(scripted_services(ScriptedInference(said))) as opened:
@@ -132,6 +141,7 @@ async def test_details_open_by_click_and_by_enter_and_close_again(console):
         assert "inference" in await opened.text("#details h3")
 
 
+@pytest.mark.whole
 async def test_an_execution_that_runs_is_followed_to_its_end_and_can_be_stopped(console):
     services = scripted_services(ScriptedInference(None))
     async with console(services) as opened:
