@@ -113,6 +113,12 @@ test-alerts: setup-dev ## Break what each alert watches in a real system, and se
 test-replays: setup-dev ## Replay a hundred recorded executions of every mode on a real system
 	@PAGANTIC_TEST_REPLAYS=100 $(BIN)/python -m pytest tests/e2e/test_replay.py
 
+.PHONY: browser test-console
+browser: setup-dev ## Fetch a headless Chromium, which the tests of the console drive, into the cache; prints its path
+	@$(BIN)/python -m tests.support.browser --cache "$(CACHE)"
+test-console: setup-dev ## The console in a headless Chromium, whole: each page in both themes and four widths, 10 MB, and lost connections
+	@PAGANTIC_TEST_CONSOLE=all $(BIN)/python -m pytest tests/console
+
 .PHONY: test-image
 test-image: setup-dev ## Build the image with buildah, and test its containers with podman; needs root, mmdebstrap, netavark and podman-compose
 	@name="$${PAGANTIC_TEST_IMAGE:-$$($(BIN)/python -m tests.support.build_image)}"; \

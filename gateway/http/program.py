@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
 from gateway.http.routing.measuring import report_load
-from gateway.http.routing.paths import routes_of
+from gateway.http.routing.paths import served_routes
 from gateway.http.settings import HttpSettings
 from gateway.web.callers import Callers
 from gateway.web.serving import log_to_stderr, serve_app
@@ -24,11 +24,15 @@ from pagantic_common.telemetry.names import READINESS
 from pagantic_common.telemetry.reporting import reporting
 
 PATH = "/v1"
+CONSOLE_PATH = "/"
 PROBE_S = 2.0
 
 
-def run(address: str, port: int | None, announce: Callable[[str], None]) -> None:
-    """Serve clients until SIGINT or SIGTERM; `announce` is told the URL. Raises OSError without the port."""
+def run(address: str, port: int | None, announce: Callable[[str, str], None]) -> None:
+    """Serve clients until SIGINT or SIGTERM; raises OSError without the port.
+
+    `announce` gets the URL of the APIs, and that of the console, empty where the settings turn it off.
+    """
     log_to_stderr()
     settings = load_settings(HttpSettings)
     if port is not None:
@@ -51,9 +55,13 @@ def _reporting(settings: HttpSettings) -> Iterator[None]:
         yield
 
 
-async def _serve(settings: HttpSettings, address: str, announce: Callable[[str], None]) -> None:
+async def _serve(settings: HttpSettings, address: str, announce: Callable[[str, str], None]) -> None:
+    def announce_both(url: str) -> None:
+        console = url.removesuffix(PATH) + CONSOLE_PATH if settings.console else ""
+        announce(url, console)
+
     async with open_app(settings, address) as app:
-        await serve_app(app, settings, PATH, announce)
+        await serve_app(app, settings, PATH, announce_both)
 
 
 @asynccontextmanager
@@ -72,6 +80,6 @@ async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpAp
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-        app = HttpApp(Callers(client), settings, is_ready, routes_of(settings))
+        app = HttpApp(Callers(client), settings, is_ready, served_routes(settings))
         report_load(lambda: app.entry.request_count, settings.max_streams, app.streams)
         yield app

@@ -94,6 +94,7 @@ class Client:
     resume = _blocking(AsyncClient.resume)
     get_usage = _blocking(AsyncClient.get_usage)
     list_executions = _blocking(AsyncClient.list_executions)
+    list_executions_page = _blocking(AsyncClient.list_executions_page)
     update_execution = _blocking(AsyncClient.update_execution)
     delete_execution = _blocking(AsyncClient.delete_execution)
     list_tools = _blocking(AsyncClient.list_tools)

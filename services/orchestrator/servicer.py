@@ -53,7 +53,12 @@ from services.orchestrator.convert.record import (
     template_to_proto,
     usage_total_to_proto,
 )
-from services.orchestrator.convert.request import fingerprint_of, request_from_proto, template_from_proto
+from services.orchestrator.convert.request import (
+    fingerprint_of,
+    mode_from_proto,
+    request_from_proto,
+    template_from_proto,
+)
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.convert.steps import steps_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
@@ -202,6 +207,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             session_id=request.session_id,
             state=state_from_proto(request.state),
             metadata=dict(request.metadata),
+            mode=mode_from_proto(request.mode),
         )
         encoded = [record_to_proto(record) for record in page.items]
         return pb.ListExecutionsResponse(executions=encoded, next_page_token=page.next_token)

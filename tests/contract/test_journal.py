@@ -24,6 +24,7 @@ from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,
@@ -246,9 +247,9 @@ async def test_totals_are_kept_for_each_subject(journal):
     assert [one.subject for one in only.items] == ["web"]
 
 
-async def test_executions_are_listed_newest_first_by_page_session_and_state(journal):
-    for number in range(4):
-        await admit(journal, f"r{number}", session_id=f"s{number % 2}")
+async def test_executions_are_listed_newest_first_by_page_session_state_and_mode(journal):
+    for number, mode in enumerate((Mode.CHAT, Mode.PLAN, Mode.CHAT, Mode.REDUNDANT)):
+        await admit(journal, f"r{number}", session_id=f"s{number % 2}", mode=mode)
     await journal.write(ended(record("r2", session_id="s0"), 1))
     filters = {"tenant": DEFAULT_TENANT, "limit": 3, "after": "", "session_id": "", "state": None, "metadata": {}}
 
@@ -261,6 +262,9 @@ async def test_executions_are_listed_newest_first_by_page_session_and_state(jour
     assert await listed(after=token) == (["r0"], "")
     assert await listed(session_id="s0") == (["r2", "r0"], "")
     assert await listed(state=State.COMPLETE) == (["r2"], "")
+    assert await listed(mode=Mode.CHAT) == (["r2", "r0"], "")
+    assert await listed(mode=Mode.CHAT, limit=1, after=token) == (["r0"], "")
+    assert await listed(mode=Mode.PLAN, session_id="s0") == ([], "")
     for wrong in ("r1", "-1", "1" * 19, "\u0663", "1.0"):
         with pytest.raises(InvalidRequest, match="page_token"):
             await listed(after=wrong)

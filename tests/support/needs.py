@@ -25,6 +25,12 @@ class Need:
 POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
 PGBOUNCER = Need("PgBouncer", "install Debian's package pgbouncer")
 NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
+CHROMIUM = Need("Chromium and Playwright", "make browser fetches it with npm; PAGANTIC_TEST_CHROMIUM names another")
+TIME_FOR_CONSOLE = Need(
+    "time for the whole console",
+    "make test-console runs it, with PAGANTIC_TEST_CONSOLE=all",
+    is_installable=False,
+)
 PROMETHEUS = Need("Prometheus", "install Debian's package prometheus")
 ALERTS = Need("some minutes and root", "make test-alerts runs it, with PAGANTIC_TEST_ALERTS=1", is_installable=False)
 LLAMA_SERVER = Need(

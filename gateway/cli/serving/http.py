@@ -28,7 +28,13 @@ def serve(
 
     with reporting_errors():
         try:
-            program.run(address, port, lambda url: note(f"serving {url}; Ctrl-C ends it"))
+            program.run(address, port, _announce)
         except OSError as error:
             typer.echo(reason_of(error), err=True)
             raise typer.Exit(EXIT_FAILED) from None
+
+
+def _announce(url: str, console: str) -> None:
+    note(f"serving {url}; Ctrl-C ends it")
+    if console:
+        note(f"the console is at {console}")

@@ -56,6 +56,7 @@ def executions(
     *,
     session: Annotated[str, typer.Option(metavar="ID", help="Only those of this conversation.")] = "",
     state: Annotated[str, typer.Option(metavar="STATE", help="Only those in this state, such as COMPLETE.")] = "",
+    mode: Annotated[str, typer.Option(metavar="MODE", help="Only those in this mode, such as CHAT.")] = "",
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most executions listed.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print each execution as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
@@ -63,7 +64,7 @@ def executions(
 ) -> None:
     """List executions, newest first."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        stored = client.list_executions(session_id=session, state=_state_of(state), limit=limit)
+        stored = client.list_executions(session_id=session, state=_state_of(state), mode=_mode_of(mode), limit=limit)
     if as_json:
         for execution in stored:
             print_json(execution, one_line=True)
@@ -151,6 +152,15 @@ def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:
     known = {state_name(value): value for value in execution_pb2.LifecycleState.values() if value}
     if name.upper() not in known:
         raise UsageError(f"--state {name!r}: use one of {', '.join(known)}")
+    return known[name.upper()]
+
+
+def _mode_of(name: str) -> execution_pb2.Mode.ValueType:
+    if not name:
+        return execution_pb2.MODE_UNSPECIFIED
+    known = {mode_name(value): value for value in execution_pb2.Mode.values() if value}
+    if name.upper() not in known:
+        raise UsageError(f"--mode {name!r}: use one of {', '.join(known)}")
     return known[name.upper()]
 
 

@@ -17,9 +17,12 @@ from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
 from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.ids import require_id
+
+LIST_PARAMETERS = frozenset({"page_size", "page_token", "session_id", "state", "mode"})
 
 
 def native_routes(settings: HttpSettings) -> list[Route]:
@@ -35,11 +38,20 @@ def native_routes(settings: HttpSettings) -> list[Route]:
     one = "/v1/executions/{request_id}"
     return [
         Route("/v1/executions", create, methods=["POST"]),
+        Route("/v1/executions", _list, methods=["GET"]),
         Route(one, _retrieve, methods=["GET"]),
         Route(one, _cancel, methods=["DELETE"]),
         Route(f"{one}/timeline", _timeline, methods=["GET"]),
         Route(f"{one}/steps", _steps, methods=["GET"]),
     ]
+
+
+async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    asked = {name: value for name, value in request.query_params.items() if name in LIST_PARAMETERS and value}
+    page = await client.list_executions_page(read_message(asked, pb.ListExecutionsRequest, "the query"))
+    return JSONResponse(
+        {"executions": [plain(one) for one in page.executions], "next_page_token": page.next_page_token}
+    )
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:

@@ -74,6 +74,7 @@ class Executions(Approvals):
         session_id: str = "",
         state: execution_pb2.LifecycleState.ValueType = execution_pb2.LIFECYCLE_STATE_UNSPECIFIED,
         metadata: Mapping[str, str] | None = None,
+        mode: execution_pb2.Mode.ValueType = execution_pb2.MODE_UNSPECIFIED,
         limit: int = 100,
     ) -> list[execution_pb2.Execution]:
         """Return executions without their responses, newest first; an empty filter matches all.
@@ -89,12 +90,17 @@ class Executions(Approvals):
                 session_id=session_id,
                 state=state,
                 metadata=metadata,
+                mode=mode,
             )
-            page = await self._call(self._stub().ListExecutions, request)
+            page = await self.list_executions_page(request)
             executions += page.executions
             if not (token := page.next_page_token):
                 break
         return executions
+
+    async def list_executions_page(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
+        """Return one page of executions without their responses, newest first."""
+        return await self._call(self._stub().ListExecutions, request)
 
     async def update_execution(
         self, request_id: str, metadata: Mapping[str, str], *, removed: Sequence[str] = ()

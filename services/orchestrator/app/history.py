@@ -15,6 +15,7 @@ from services.orchestrator.app.running.recorded import read_recorded
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
+from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS, check_metadata
 from services.orchestrator.core.replaying.steps import Record
 from services.orchestrator.ports.journal import (
@@ -62,6 +63,7 @@ class History:
         session_id: str,
         state: State | None,
         metadata: Mapping[str, str] = MappingProxyType({}),
+        mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
         """Return a tenant's executions, newest first, without responses; with `metadata`, those that have all of it."""
         check_metadata(metadata)
@@ -72,6 +74,7 @@ class History:
             session_id=_optional_id("session_id", session_id),
             state=state,
             metadata=metadata,
+            mode=mode,
         )
 
     async def update_metadata(

@@ -104,6 +104,7 @@ def _encode_inference_end(end: events.InferenceEnd) -> event_pb2.InferenceEnd:
         tool_call_count=end.tool_call_count,
         model=end.model,
         seed=end.seed,
+        cached_tokens=end.cached_tokens,
     )
 
 
@@ -115,6 +116,7 @@ def _decode_inference_end(end: event_pb2.InferenceEnd) -> events.InferenceEnd:
         tool_call_count=end.tool_call_count,
         model=end.model,
         seed=optional(end, "seed"),
+        cached_tokens=end.cached_tokens,
     )
 
 

@@ -58,6 +58,7 @@ from services.orchestrator.core.model.retrieval import (
 SCORE_FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, ScoreFusion, "SCORE_FUSION_", unknown=None)
 _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
+_KNOWN_MODES = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
 _FUSIONS: Mapping[int, Fusion] = {number: Fusion(name) for name, number in policy_pb2.Fusion.items()}
 _ROLES = frozenset(policy_pb2.ContextRole.values())
@@ -80,7 +81,7 @@ def request_from_proto(
         request_id=request_id,
         session_id=request.session_id,
         trace_id=request.trace_id,
-        mode=_mode_from_proto(request.mode),
+        mode=_required_mode(request.mode),
         messages=tuple(message_from_proto(message) for message in request.messages),
         prompt=_prompt_from_proto(request.prompt),
         hints=_hints_from_proto(request.hints),
@@ -152,14 +153,19 @@ def scorer_to_proto(scorer: WeightedScorer) -> ranking_pb2.WeightedScorer:
     return ranking_pb2.WeightedScorer(scorer=scorer.scorer, weight=scorer.weight, model=scorer.model)
 
 
-def _mode_from_proto(value: int) -> Mode:
+def mode_from_proto(value: int) -> Mode | None:
+    """Decode a mode; None when it is not set. Raises InvalidRequest for an unknown mode."""
     mode = _MODES.from_proto(value)
-    if mode is not None:
-        return mode
-    known = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
-    if value == execution_pb2.MODE_UNSPECIFIED:
-        raise InvalidRequest(f"mode is not set: use one of {known}")
-    raise InvalidRequest(f"there is no mode {value}: use one of {known}")
+    if mode is None and value != execution_pb2.MODE_UNSPECIFIED:
+        raise InvalidRequest(f"there is no mode {value}: use one of {_KNOWN_MODES}")
+    return mode
+
+
+def _required_mode(value: int) -> Mode:
+    mode = mode_from_proto(value)
+    if mode is None:
+        raise InvalidRequest(f"mode is not set: use one of {_KNOWN_MODES}")
+    return mode
 
 
 def template_from_proto(template: execution_pb2.PromptTemplate) -> TemplateCall:

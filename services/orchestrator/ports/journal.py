@@ -162,7 +162,15 @@ class ExecutionJournal(Changes, Protocol):
         """Return an execution. Raises NotFound."""
 
     async def list_executions(
-        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None, metadata: Mapping[str, str]
+        self,
+        *,
+        tenant: str,
+        limit: int,
+        after: str,
+        session_id: str,
+        state: State | None,
+        metadata: Mapping[str, str],
+        mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
         """Return a tenant's executions, newest first; `after` is the token of the previous page.
 

@@ -52,7 +52,7 @@ async def test_each_question_has_its_probabilities_and_the_timeline_one_inferenc
     [start] = [event.inference_start for event in events if event.HasField("inference_start")]
     [end] = [event.inference_end for event in events if event.HasField("inference_end")]
     assert start.purpose == event_pb2.INFERENCE_PURPOSE_DECISION
-    assert (end.tokens_in, end.tokens_out, end.model) == (10, 0, "scripted")
+    assert (end.tokens_in, end.cached_tokens, end.tokens_out, end.model) == (10, 4, 0, "scripted")
     states = [event.transition.to_state for event in events if event.HasField("transition")]
     names = [execution_pb2.LifecycleState.Name(state).removeprefix("LIFECYCLE_STATE_") for state in states]
     assert names == ["INIT", "PREPARE", "EXECUTE", "COMPLETE"]

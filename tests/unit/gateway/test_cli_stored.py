@@ -27,14 +27,15 @@ def invoke(orchestrator):
         )
 
 
-def test_executions_are_listed_by_session_and_state(invoke, orchestrator):
-    shown = invoke("executions", "--session", "s", "--state", "complete", "--limit", "5").stdout
+def test_executions_are_listed_by_session_state_and_mode(invoke, orchestrator):
+    shown = invoke("executions", "--session", "s", "--state", "complete", "--mode", "chat", "--limit", "5").stdout
     for word in ("r1", "CHAT", "COMPLETE", "(none)"):
         assert word in shown
     (request,) = orchestrator.requests
-    assert (request.session_id, request.state, request.page_size) == ("s", 6, 5)
-    wrong = invoke("executions", "--state", "gone")
-    assert (wrong.exit_code, "use one of INIT" in wrong.stderr) == (2, True)
+    assert (request.session_id, request.state, request.mode, request.page_size) == ("s", 6, 1, 5)
+    for option, names in (("--state", "use one of INIT"), ("--mode", "use one of CHAT")):
+        wrong = invoke("executions", option, "gone")
+        assert (wrong.exit_code, names in wrong.stderr) == (2, True)
 
 
 def test_show_prints_the_stored_answer_and_as_json_the_whole_execution(invoke):

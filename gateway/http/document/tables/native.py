@@ -14,6 +14,11 @@ _EXECUTION = "/v1/executions/{request_id}"
 _APPROVAL = "/v1/approvals/{request_id}/{tool_call_id}"
 
 
+def _names(values: Any) -> list[str]:
+    """Return the names of an enum, without the one that is not set."""
+    return [name for name, number in values.items() if number]
+
+
 class OpenApiDocument(AnswerShape):
     """This document."""
 
@@ -31,6 +36,19 @@ NATIVE_OPERATIONS: Operations = {
         execution_pb2.SystemResponse.DESCRIPTOR,
         event_pb2.ExecutionEvent.DESCRIPTOR,
         makes="request_id",
+    ),
+    ("GET", "/v1/executions"): Operation(
+        Tag.NATIVE,
+        "listExecutions",
+        "List executions without their responses, the newest first.",
+        answer=pb.ListExecutionsResponse.DESCRIPTOR,
+        parameters=(
+            Parameter("session_id", {"type": "string"}, "Only those of this session."),
+            Parameter("state", {"enum": _names(execution_pb2.LifecycleState)}, "Only those in this state."),
+            Parameter("mode", {"enum": _names(execution_pb2.Mode)}, "Only those in this mode."),
+            Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most executions; 0 is 50."),
+            Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+        ),
     ),
     ("GET", _EXECUTION): Operation(
         Tag.NATIVE,

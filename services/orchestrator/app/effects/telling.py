@@ -69,4 +69,5 @@ def end_of(output: InferenceOutput) -> events.InferenceEnd:
         tool_call_count=len(output.tool_calls),
         model=output.model,
         seed=output.seed,
+        cached_tokens=output.usage.cached_prompt_tokens,
     )

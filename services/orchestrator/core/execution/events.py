@@ -44,7 +44,7 @@ class InferenceStart:
 
 @dataclass(frozen=True, slots=True)
 class InferenceEnd:
-    """An inference ended; `model` is the alias that served it, empty when unknown."""
+    """An inference ended; `model` is the alias that served it or empty; `cached_tokens` are a part of `tokens_in`."""
 
     tokens_in: int
     tokens_out: int
@@ -52,6 +52,7 @@ class InferenceEnd:
     tool_call_count: int
     model: str = ""
     seed: int | None = None
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

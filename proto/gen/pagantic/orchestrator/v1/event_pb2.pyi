@@ -442,6 +442,7 @@ class InferenceEnd(_message.Message):
     TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     tokens_in: _builtins.int
     """The number of prompt tokens."""
     tokens_out: _builtins.int
@@ -454,6 +455,8 @@ class InferenceEnd(_message.Message):
     """Alias of the model that served; empty when it is not known."""
     seed: _builtins.int
     """Seed of the random stream, given or chosen; unset when the inference did not start."""
+    cached_tokens: _builtins.int
+    """Prompt tokens that were taken from the KV cache instead of computed; part of tokens_in."""
     def __init__(
         self,
         *,
@@ -463,10 +466,11 @@ class InferenceEnd(_message.Message):
         tool_call_count: _builtins.int = ...,
         model: _builtins.str = ...,
         seed: _builtins.int | None = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "finish_reason", b"finish_reason", "model", b"model", "seed", b"seed", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "tool_call_count", b"tool_call_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "model", b"model", "seed", b"seed", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "tool_call_count", b"tool_call_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015

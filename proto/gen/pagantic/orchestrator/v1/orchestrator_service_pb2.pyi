@@ -514,6 +514,7 @@ class ListExecutionsRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Most executions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
@@ -522,6 +523,8 @@ class ListExecutionsRequest(_message.Message):
     """Only those of this session."""
     state: _execution_pb2.LifecycleState.ValueType
     """Only those in this state."""
+    mode: _execution_pb2.Mode.ValueType
+    """Only those in this mode."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Only those whose metadata has all of these. A page may then be short, or empty, and not be the last."""
@@ -534,10 +537,11 @@ class ListExecutionsRequest(_message.Message):
         session_id: _builtins.str = ...,
         state: _execution_pb2.LifecycleState.ValueType = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        mode: _execution_pb2.Mode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "mode", b"mode", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -72,7 +72,15 @@ class SqlExecutions(SqlKept, ExecutionJournal):
         return await self._read(key.tenant, lambda db: get_record(db, key))
 
     async def list_executions(
-        self, *, tenant: str, limit: int, after: str, session_id: str, state: State | None, metadata: Mapping[str, str]
+        self,
+        *,
+        tenant: str,
+        limit: int,
+        after: str,
+        session_id: str,
+        state: State | None,
+        metadata: Mapping[str, str],
+        mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
         ordinal = executions.c.ordinal
         found = select(ordinal, *RECORD).where(executions.c.tenant == tenant).order_by(ordinal.desc())
@@ -82,6 +90,8 @@ class SqlExecutions(SqlKept, ExecutionJournal):
             found = found.where(executions.c.session_id == session_id)
         if state is not None:
             found = found.where(executions.c.state == state.value)
+        if mode is not None:
+            found = found.where(executions.c.mode == mode.value)
         if metadata:
             return await self._read(tenant, lambda db: page_by_metadata(db, found, metadata, limit))
         return await self._read(tenant, lambda db: _page(db, found, limit))

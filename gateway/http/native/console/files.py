@@ -1,0 +1,65 @@
+"""The files of the console as they are served: their bytes, types and headers. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+INDEX = "index.html"
+# The place in the index that gets the path of the other files. The path has a digest of all files, so that a page never
+# gets some files of one version and some of another.
+FOLDER = "FOLDER"
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+# The page loads scripts and styles of this gateway alone, and no script of it may turn text into markup.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_ASK_AGAIN = "no-cache"
+_KEEP_A_DAY = "private, max-age=86400, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFile:
+    """A file with its headers."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+    def is_known(self, if_none_match: str) -> bool:
+        """Tell whether the client has this file already, by the tags of its header If-None-Match."""
+        return self.headers["etag"] in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+
+
+def served_files(files: Mapping[str, bytes]) -> dict[str, ServedFile]:
+    """Return the files of a console by their paths: the index at `/`, the others in a folder that their bytes name."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(b"%s\0%d\0%s" % (name.encode(), len(files[name]), files[name]))
+    folder = f"/console/{digest.hexdigest()[:16]}"
+    served = {"/": _served(INDEX, files[INDEX].replace(FOLDER.encode(), folder.encode()), _ASK_AGAIN)}
+    for name, body in files.items():
+        if name != INDEX:
+            served[f"{folder}/{name}"] = _served(name, body, _KEEP_A_DAY)
+    return served
+
+
+def _served(name: str, body: bytes, caching: str) -> ServedFile:
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    kind = _TYPES[name.rpartition(".")[2]]
+    return ServedFile(body, {**_HEADERS, "content-type": kind, "cache-control": caching, "etag": tag})

@@ -1,0 +1,171 @@
+// Calls the native API of the gateway, and follows the events of an execution through lost connections.
+
+import { CallFailure } from "./failures.js";
+
+const KEY = "pagantic.key";
+const TRIES = 6;
+const FIRST_WAIT_MS = 400;
+const ENDED = new Set(["LIFECYCLE_STATE_COMPLETE", "LIFECYCLE_STATE_ERROR", "LIFECYCLE_STATE_CANCELLED"]);
+
+let askForKey = async () => false;
+
+/** Set what asks the person for a key; it resolves to whether there is one to try again with. */
+export function onMissingKey(ask) {
+  askForKey = ask;
+}
+
+/** Return the API key of this tab; empty for none. */
+export function apiKey() {
+  return sessionStorage.getItem(KEY) ?? "";
+}
+
+/** Keep an API key for this tab; an empty one is forgotten. */
+export function keepKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+/** Return an id that no other request has. */
+export function newId(prefix) {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return `${prefix}-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** Tell whether a state is one after which nothing follows. */
+export function hasEnded(state) {
+  return ENDED.has(state);
+}
+
+/** Return the path of an execution. */
+export function executionPath(id, rest = "") {
+  return `v1/executions/${encodeURIComponent(id)}${rest}`;
+}
+
+/** Return the address of an execution's page. */
+export function pageOf(id) {
+  return `#/executions/${encodeURIComponent(id)}`;
+}
+
+/** Return the JSON of a GET, or of another method with a body. Throws CallFailure. */
+export async function call(path, { method = "GET", body, signal } = {}) {
+  const response = await send(path, { method, body, signal, accept: "application/json" });
+  return response.json();
+}
+
+/** Yield the events of a request that is sent now, and its response at last. Throws CallFailure. */
+export async function* execute(request, { signal, onLost = () => {} } = {}) {
+  yield* events(request.request_id, { request, signal, onLost });
+}
+
+/** Yield the events of an execution that runs or has ended, from the first on. Throws CallFailure. */
+export async function* follow(id, { signal, onLost = () => {} } = {}) {
+  yield* events(id, { signal, onLost });
+}
+
+async function* events(id, { request, signal, onLost }) {
+  let last = "";
+  for (let tries = 0; ; ) {
+    try {
+      for await (const event of read(await open(id, last ? null : request, last, signal))) {
+        last = event.id;
+        tries = 0;
+        onLost(false);
+        yield event.data;
+        if (event.data.completed) return;
+      }
+      throw noConnection("the stream ended before the answer did");
+    } catch (failure) {
+      const mayComeBack = failure.code === "NO_CONNECTION" || (last && failure.status === 503);
+      if (signal?.aborted || !mayComeBack || ++tries >= TRIES) throw failure;
+      onLost(true);
+      await new Promise((resolve) => setTimeout(resolve, FIRST_WAIT_MS * 2 ** (tries - 1)));
+    }
+  }
+}
+
+/** Open the stream of a request, or of what follows an event. The same request again joins its execution. */
+function open(id, request, last, signal) {
+  const accept = "text/event-stream";
+  if (request) return send("v1/executions", { method: "POST", body: request, signal, accept });
+  return send(executionPath(id), { method: "GET", signal, accept, last });
+}
+
+async function send(path, { method, body, signal, accept, last = "" }) {
+  for (;;) {
+    const headers = { accept };
+    const key = apiKey();
+    if (key) headers.authorization = `Bearer ${key}`;
+    if (last) headers["last-event-id"] = last;
+    if (body !== undefined) headers["content-type"] = "application/json";
+    const sent = { method, headers, signal, cache: "no-store", redirect: "error", credentials: "omit" };
+    if (body !== undefined) sent.body = JSON.stringify(body);
+    const response = await fetch(path, sent).catch((error) => {
+      throw lost(error, signal);
+    });
+    if (response.ok) return response;
+    const failure = await failureIn(response);
+    if (response.status !== 401) throw failure;
+    const hasAnother = apiKey() !== key; // Somebody entered it while this call was made.
+    if (!hasAnother && !(await askForKey(failure))) throw failure;
+  }
+}
+
+function lost(error, signal) {
+  if (signal?.aborted) return new CallFailure({ code: "CANCELLED_SIGNAL", message: "the call was stopped" });
+  return noConnection(`the gateway does not answer: ${error.message}`);
+}
+
+function noConnection(message) {
+  return new CallFailure({ code: "NO_CONNECTION", message, retryable: true });
+}
+
+async function failureIn(response) {
+  const { status } = response;
+  const described = await response.json().then((body) => body.error).catch(() => null);
+  const ours = described?.pagantic ?? {};
+  return new CallFailure({
+    code: described?.code ?? `HTTP_${status}`,
+    message: described?.message ?? `the gateway answered with status ${status}`,
+    status,
+    retryable: Boolean(ours.retryable),
+    causes: (ours.caused_by ?? []).map((cause) => `${cause.code ?? ""}: ${cause.message}`),
+  });
+}
+
+/** Yield the events in a stream, each with its id and its JSON. */
+async function* read(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const lines = [];
+  let rest = [];
+  try {
+    for (;;) {
+      const { value, done } = await reader.read().catch((error) => {
+        throw noConnection(`the connection was lost: ${error.message}`);
+      });
+      if (done) return;
+      const parts = value.split("\n");
+      for (const part of parts.slice(0, -1)) {
+        const line = rest.concat(part).join("");
+        rest = [];
+        if (line) {
+          lines.push(line);
+          continue;
+        }
+        const event = eventOf(lines.splice(0));
+        if (event) yield event;
+      }
+      rest.push(parts.at(-1));
+    }
+  } finally {
+    await reader.cancel().catch(() => {});
+  }
+}
+
+function eventOf(lines) {
+  const fields = {};
+  for (const line of lines) {
+    const [, name, value] = /^([a-z]+): ?(.*)$/s.exec(line) ?? [];
+    if (name) fields[name] = value;
+  }
+  return fields.data ? { id: fields.id, data: JSON.parse(fields.data) } : null;
+}

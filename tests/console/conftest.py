@@ -1,0 +1,66 @@
+"""A console in a headless Chromium, before a real gateway and orchestrator whose services do what a test says."""
+
+import importlib.util
+import os
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support import needs
+from tests.support.browser import axe_source, environment_of, find_chromium
+from tests.support.console import Console
+from tests.support.http_app import serving_http
+from tests.support.mcp_app import deployment
+
+WHOLE = os.environ.get("PAGANTIC_TEST_CONSOLE") == "all"
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "whole: a part of the console's tests that make test-console runs alone")
+
+
+def pytest_collection_modifyitems(items):
+    if WHOLE:
+        return
+    for item in items:
+        if item.get_closest_marker("whole"):
+            item.add_marker(pytest.mark.skip(reason=needs.TIME_FOR_CONSOLE.reason))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    if importlib.util.find_spec("playwright") is None:
+        needs.skip_without(needs.CHROMIUM)
+    return find_chromium()
+
+
+@pytest.fixture(scope="session")
+def axe():
+    return axe_source()
+
+
+@pytest.fixture
+def console(tmp_path, chromium):
+    """Return what opens the console of a gateway with these services and settings."""
+    from playwright.async_api import async_playwright  # noqa: PLC0415 - it may be missing
+
+    @asynccontextmanager
+    async def open_console(services=None, *, width=1280, theme="light", orchestrator=None, **settings):
+        async with (
+            deployment(tmp_path, services, **(orchestrator or {})) as world,
+            serving_http(world, **settings) as server,
+            async_playwright() as playwright,
+        ):
+            browser = await playwright.chromium.launch(
+                executable_path=chromium, args=["--no-sandbox"], env=environment_of(chromium)
+            )
+            context = await browser.new_context(viewport={"width": width, "height": 860}, color_scheme=theme)
+            opened = Console(server, await context.new_page(), context)
+            try:
+                await opened.open()
+                yield opened
+                assert opened.mistakes == []
+            finally:
+                await browser.close()
+
+    return open_console
