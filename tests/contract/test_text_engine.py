@@ -154,6 +154,16 @@ def test_a_sequence_of_pieces_goes_on_as_the_original(engine_of, length):
         engine.drop(key)
 
 
+def test_a_larger_batch_of_prompts_gives_what_several_batches_give(engine_of):
+    tokens = tokens_of(engine_of, "One two three four five six. " * 20)[:120]
+    assert engine_of.max_batch_tokens < len(tokens) <= engine_of.max_prompt_batch_tokens
+    at_once = best(engine_of.decode([Slice(0, tokens, 0, 1)]))
+    for start in range(0, len(tokens), engine_of.max_batch_tokens):
+        part = tokens[start : start + engine_of.max_batch_tokens]
+        rows = engine_of.decode([Slice(1, part, start, 1)])
+    assert best(rows) == at_once
+
+
 def test_cells_that_were_copied_out_are_still_shared_with_their_neighbours(engine):
     tokens = tokens_of(engine, PROMPT)[:12]
     expected = best(engine.decode([Slice(0, tokens, 0, 1)]))

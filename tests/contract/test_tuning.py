@@ -13,6 +13,7 @@ from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters import tuning
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama_cpp_model import TILE_TOKENS
 from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, check_engine
 from services.inference.core.generation import Delta, InferenceRequest
 from services.inference.core.tuning.choosing import Way, choose, untuned
@@ -132,7 +133,9 @@ async def test_the_real_engine_changes_between_requests_and_answers_as_before():
     running += [asyncio.create_task(text()) for _ in range(3)]
     texts = await asyncio.gather(*running)
     await asyncio.wrap_future(change)
-    assert engine.max_batch_tokens == generation.loop.scheduler.limits.step_tokens == 64
+    limits = generation.loop.scheduler.limits
+    assert engine.max_batch_tokens == limits.step_tokens == TILE_TOKENS - 1
+    assert engine.max_prompt_batch_tokens == limits.prompt_step_tokens == 4 * 64
     assert all(texts)
     assert await text()
     back = {"threads": 1, "flash_attention": False, "batch_tokens": 32}
