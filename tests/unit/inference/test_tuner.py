@@ -63,6 +63,7 @@ class Store:
 class World:
     def __init__(self, prober, **changes):
         self.applied = []
+        self.refuses = False
         self.store = changes.pop("store", Store())
         self.in_use = asyncio.Event()
         self.prober = prober
@@ -82,6 +83,8 @@ class World:
 
     async def apply(self, tuning):
         self.applied.append(tuning)
+        if self.refuses:
+            raise PreconditionFailed("memory is short")
 
     async def until(self, is_so):
         async with asyncio.timeout(10):
@@ -208,6 +211,18 @@ async def test_attention_follows_the_load_and_is_kept_for_the_next_start():
         load.clear()
         world.tuner.measure_again()
         await world.until(lambda: len(world.applied) == 3 and world.tuner.state is TuningState.MEASURED)
+        assert not world.tuner.tuning.flash_attention
+
+
+async def test_attention_that_the_engine_refuses_is_tried_once():
+    load = []
+    async with running(ScriptedProber([GOOD] * 20), load=lambda: tuple(load)) as world:
+        await world.until(is_measured(world))
+        world.refuses = True
+        load[:] = APART
+        await world.until(lambda: "cannot be used" in world.tuner.note)
+        await asyncio.sleep(10 * PACE.review_s)
+        assert [tuning.flash_attention for tuning in world.applied] == [False, True]
         assert not world.tuner.tuning.flash_attention
 
 

@@ -41,7 +41,7 @@ class DraftCount:
 
 
 class StepCosts:
-    """The cost of a step by its number of rows, learned from the steps; in seconds, or any other unit.
+    """The cost of a step by its number of rows, learned from the steps, in seconds.
 
     `load` counts the steps by kind.
     """

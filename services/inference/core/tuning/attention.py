@@ -11,7 +11,7 @@ from enum import IntEnum
 
 StepTimes = tuple[float, ...]  # one for each kind of step
 
-_PROMPT_TOKENS = 16  # tokens of one sequence that make a step one of a prompt
+_PROMPT_TOKENS = 33  # tokens of one sequence that no draft has
 _APART_SHARE = 1 / 3  # largest share of the cells in use that a row of a step apart attends to
 _MEMORY_S = 120.0  # seconds of steps that count; older ones count half
 _ENOUGH_S = 20.0

@@ -5,6 +5,7 @@ import { CallFailure } from "./failures.js";
 const KEY = "pagantic.key";
 const TRIES = 6;
 const FIRST_WAIT_MS = 400;
+const SILENCE_MS = 45_000; // The gateway sends a line every 15 s while nothing happens.
 const ENDED = new Set(["LIFECYCLE_STATE_COMPLETE", "LIFECYCLE_STATE_ERROR", "LIFECYCLE_STATE_CANCELLED"]);
 
 let askForKey = async () => false;
@@ -49,7 +50,9 @@ export function pageOf(id) {
 /** Return the JSON of a GET, or of another method with a body. Throws CallFailure. */
 export async function call(path, { method = "GET", body, signal } = {}) {
   const response = await send(path, { method, body, signal, accept: "application/json" });
-  return response.json();
+  return response.json().catch((error) => {
+    throw lost(error, signal);
+  });
 }
 
 /** Yield the events of a request that is sent now, and its response at last. Throws CallFailure. */
@@ -139,9 +142,7 @@ async function* read(response) {
   let rest = [];
   try {
     for (;;) {
-      const { value, done } = await reader.read().catch((error) => {
-        throw noConnection(`the connection was lost: ${error.message}`);
-      });
+      const { value, done } = await readInTime(reader);
       if (done) return;
       const parts = value.split("\n");
       for (const part of parts.slice(0, -1)) {
@@ -158,6 +159,21 @@ async function* read(response) {
     }
   } finally {
     await reader.cancel().catch(() => {});
+  }
+}
+
+/** Read the next part of a stream. The gateway is never silent for long, so silence means that the connection is lost. */
+async function readInTime(reader) {
+  let timer;
+  const silence = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`nothing came for ${SILENCE_MS / 1000} s`)), SILENCE_MS);
+  });
+  try {
+    return await Promise.race([reader.read(), silence]);
+  } catch (error) {
+    throw noConnection(`the connection was lost: ${error.message}`);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

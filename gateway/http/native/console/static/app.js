@@ -18,7 +18,7 @@ async function showPage() {
   leaving.abort();
   leaving = new AbortController();
   const [path, query] = location.hash.slice(2).split("?");
-  const [section, id, rest] = path.split("/").map(decodeURIComponent);
+  const [section, id, rest] = path.split("/").map(decoded);
   const { signal } = leaving;
   const current = section === "executions" ? "executions" : "chat";
   for (const name of ["chat", "executions"]) {
@@ -33,6 +33,14 @@ async function showPage() {
   else if (!id) await showExecutions(main, new URLSearchParams(query), signal);
   else if (rest === "replay") await showReplay(main, id, signal);
   else await showExecution(main, id, signal);
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function titleOf(section, id, rest) {

@@ -23,6 +23,11 @@ export async function showChat(main, session, signal) {
   await Promise.all([page.loadModels(), page.loadTurns()]);
 }
 
+/** Show an empty page also where the address stays the same: only chats are kept in a session, which has an address. */
+function beginAgain() {
+  if (location.hash === "#/chat") dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
 class ChatPage {
   constructor(main, session, signal) {
     this.main = main;
@@ -59,7 +64,7 @@ class ChatPage {
       event.preventDefault();
       this.#send();
     });
-    const again = h("a", { href: "#/chat", class: "button", id: "new-chat" }, "New conversation");
+    const again = h("a", { href: "#/chat", class: "button", id: "new-chat", onclick: beginAgain }, "New conversation");
     this.main.replaceChildren(
       h("div", { class: "title" }, h("h1", {}, "Chat"), again),
       this.#optionsForm(kept),

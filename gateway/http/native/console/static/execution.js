@@ -16,12 +16,20 @@ const ASK_AGAIN_MS = 1500;
 export async function showExecution(main, id, signal) {
   const page = new ExecutionPage(main, id);
   main.replaceChildren(h("h1", {}, "Execution"), h("p", { class: "empty" }, "Loading …"));
-  try {
-    while (!(await page.load(signal))) await pause(signal);
-  } catch (failure) {
+  for (;;) {
+    try {
+      if (await page.load(signal)) return;
+    } catch (failure) {
+      if (signal.aborted) return;
+      if (!(failure instanceof CallFailure)) throw failure;
+      const mayComeBack = failure.code === "NO_CONNECTION" || failure.status === 503;
+      if (!page.seen || !mayComeBack) {
+        main.replaceChildren(h("h1", {}, "Execution"), h("div", { role: "alert" }, shownFailure(failure)));
+        return;
+      }
+    }
+    await pause(signal);
     if (signal.aborted) return;
-    if (!(failure instanceof CallFailure)) throw failure;
-    main.replaceChildren(h("h1", {}, "Execution"), h("div", { role: "alert" }, shownFailure(failure)));
   }
 }
 
@@ -128,6 +136,7 @@ class ExecutionPage {
       await call(executionPath(this.id), { method: "DELETE" });
       announce("Stopped.");
     } catch (failure) {
+      button.disabled = false;
       button.after(shownFailure(failure));
     }
   }

@@ -83,7 +83,7 @@ export class OutputText {
     this.limit = this.shown + SHOWN_AT_ONCE;
     this.more.hidden = true;
     this.finish();
-    if (!this.more.hidden) return;
+    if (!this.more.hidden || !last) return;
     last.tabIndex = -1; // The button is gone: the keyboard goes on where the new text begins.
     last.focus();
   }
