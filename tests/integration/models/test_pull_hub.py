@@ -46,7 +46,7 @@ def test_a_model_is_pulled_with_the_hash_and_the_commit_of_the_hub(served, pull,
     assert served.sent_bytes() == [0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(0, len(CONTENT) - 1), min_size=1, max_size=6))
 def test_a_pull_that_breaks_off_at_any_byte_continues_there(tmp_path_factory, cuts):
     path = tmp_path_factory.mktemp("models")
