@@ -75,6 +75,7 @@ async def test_stop_cancels_what_runs(console):
         assert await opened.page.evaluate("document.activeElement.id") == "message"
 
 
+@pytest.mark.whole
 async def test_reasoning_is_folded_and_tool_calls_show_arguments_and_results(console):
     services = with_tool()
     services.inference.__class__ = Reasoning
@@ -141,6 +142,7 @@ async def test_a_decision_that_is_refused_says_why_and_can_be_mended(console):
         await running
 
 
+@pytest.mark.whole
 async def test_a_structured_answer_and_a_vote(console):
     services = with_votes()
     async with console(services) as opened:
@@ -160,6 +162,7 @@ async def test_a_structured_answer_and_a_vote(console):
             assert words in votes
 
 
+@pytest.mark.whole
 async def test_citations_have_marks_that_lead_to_their_sources(console):
     chunk = Chunk("1", "The lamp is green. It hangs in the hall.", "house.txt", 1.0, "bm25")
     services = scripted_services(ScriptedInference(answer(CITED)), context=ScriptedContext(chunk))

@@ -19,6 +19,7 @@ async def open_picture(opened, request_id):
     await opened.page.wait_for_selector(".picture .item")
 
 
+@pytest.mark.whole
 async def test_executions_are_filtered_and_opened_by_keyboard(console):
     async with console() as opened:
         for number in range(3):

@@ -86,6 +86,7 @@ async def test_markup_of_a_model_a_tool_and_a_prompt_is_text_everywhere(console)
         assert {url.split("/")[2] for url in opened.requests} == {opened.url.split("/")[2]}
 
 
+@pytest.mark.whole
 async def test_controls_and_marks_of_direction_are_visible_and_scripts_and_emoji_stay_as_they_are(console):
     text = "\n".join([*CONTROLS, *PLAIN])
     async with console(scripted_services(ScriptedInference(answer(text)))) as opened:

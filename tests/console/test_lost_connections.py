@@ -41,6 +41,7 @@ async def test_an_answer_goes_on_when_the_network_is_back(console):
         assert await opened.answers() == ["first half, second half"]
 
 
+@pytest.mark.whole
 async def test_a_page_that_is_loaded_again_follows_the_answer_to_its_end(console):
     services = scripted_services(Paused())
     async with console(services) as opened:

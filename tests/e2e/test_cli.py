@@ -149,5 +149,5 @@ def test_conversations_models_and_logs_can_be_looked_at(system):
     assert "user: My name is Ana." in system.run("pagantic", "sessions", "show", "cli-s").stdout
     system.run("pagantic", "sessions", "delete", "cli-s")
     assert system.run("pagantic", "sessions", "show", "cli-s", check=False).returncode == 3
-    assert "4096 tokens" in system.run("pagantic", "models").stdout
+    assert "4096" in system.run("pagantic", "models").stdout
     assert system.run("pagantic", "logs", "orchestrator").stdout

@@ -34,20 +34,33 @@ def served(hub):
 
 @pytest.fixture
 def start(hub):
-    """Start the command against the local hub."""
+    """Start the command against the local hub; what has not ended with the test is killed."""
+    started = []
 
     def run(*arguments, **variables):
         environment = {**os.environ, "PAGANTIC_MODELS_HUB_ENDPOINT": hub.url, "PAGANTIC_INFERENCE_ADDRESS": NOBODY}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "gateway.cli.main", *arguments],
             cwd=ROOT,
             env={**environment, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_interrupts,  # noqa: PLW1509 - the tests have no threads that hold locks here
         )
+        started.append(process)
+        return process
 
-    return run
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def heed_interrupts():
+    """Undo what a shell sets for jobs in the background, which ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -200,35 +200,6 @@ def test_a_long_prompt_is_not_starved_by_short_ones_nor_by_decoding(step_tokens)
     raise AssertionError("the long prompt starved")
 
 
-def sizes_of(bench):
-    return [sum(len(part.tokens) for part in slices) for _, slices in bench.trace]
-
-
-def test_prompts_take_larger_steps_while_no_output_waits_and_these_are_short():
-    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.001, capacity=1000)
-    bench.submit([97] * 150, max_tokens=3)
-    bench.submit([98] * 90, max_tokens=3)
-    bench.run()
-    assert sizes_of(bench)[:4] == [16, 64, 64, 64]  # the first step shows what a step costs
-    assert max(sizes_of(bench)[4:]) == 16, "the shorter prompt has its output, which waits for the longer one"
-
-
-def test_an_output_waits_for_a_short_step_alone():
-    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.001, capacity=1000)
-    bench.submit([97, 98], max_tokens=200)
-    bench.step()
-    bench.submit([99] * 150, max_tokens=3)
-    bench.run()
-    assert max(sizes_of(bench)) == 16
-
-
-def test_a_slow_machine_takes_short_steps():
-    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.009, capacity=1000)
-    bench.submit([97] * 150, max_tokens=1)
-    bench.run()
-    assert max(sizes_of(bench)) == 32, "a step of 32 tokens takes 0.29 s, and one of 64 twice as long"
-
-
 def test_a_higher_priority_runs_first_when_requests_wait():
     bench = Bench(max_running=1)
     running = bench.submit([97, 98])
