@@ -13,12 +13,12 @@ export async function showReplay(main, id, signal) {
   main.replaceChildren(h("h1", {}, "Replay"), h("p", { class: "empty" }, "Loading …"));
   try {
     const execution = await call(executionPath(id), { signal });
+    const { steps } = await call(executionPath(id, "/steps"), { signal }); // It refuses what cannot be replayed.
     if (!execution.request || !execution.response) {
       const why = execution.request ? "It has not ended yet." : "Its request was not kept, so it cannot be replayed.";
       main.replaceChildren(h("h1", {}, "Replay"), h("p", { role: "alert" }, why));
       return;
     }
-    const { steps } = await call(executionPath(id, "/steps"), { signal });
     new ReplayPage(main, execution, steps, signal).show();
   } catch (failure) {
     if (signal.aborted) return;
