@@ -27,7 +27,7 @@ from pagantic_common.models.folder import bytes_in
 
 POLL_S = 0.25
 PIP_RETRIES = 1
-PIP_SILENCE_S = 3.0  # what pip needs beside the silences of the index
+PIP_SILENCE_S = 3.0  # pip itself is silent for so long, beside the index
 _NO_SPACE = re.compile(r"no space left on device|errno 28", re.IGNORECASE)
 _NO_INDEX = re.compile(
     r"retrying|connection|timed? ?out|proxy|ssl|temporary failure|resolution|http error|max retries", re.IGNORECASE

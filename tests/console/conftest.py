@@ -19,12 +19,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "whole: a part of the console's tests that make test-console runs alone")
 
 
-def pytest_collection_modifyitems(items):
-    if WHOLE:
-        return
-    for item in items:
-        if item.get_closest_marker("whole"):
-            item.add_marker(pytest.mark.skip(reason=needs.TIME_FOR_CONSOLE.reason))
+def pytest_runtest_setup(item):
+    if not WHOLE and item.get_closest_marker("whole"):
+        needs.skip_without(needs.TIME_FOR_CONSOLE)
 
 
 @pytest.fixture(scope="session")

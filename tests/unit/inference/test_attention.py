@@ -10,7 +10,7 @@ def test_a_step_is_named_by_what_its_attention_visits():
     assert kind_of([(500, 1)], 501) is StepKind.ALONE
     assert kind_of([(99, 1)] * 8, 800) is StepKind.APART
     assert kind_of([(500, 1)] * 8, 508) is StepKind.SHARED
-    assert kind_of([(99, 1), (99, 1)], 200) is StepKind.SHARED  # of two, each attends to half
+    assert kind_of([(99, 1), (99, 1)], 200) is StepKind.SHARED  # each of the two attends to half
     assert kind_of([(99, 1), (0, 33)], 133) is StepKind.PROMPT
     assert kind_of([(99, 32)], 131) is StepKind.ALONE  # a draft
 

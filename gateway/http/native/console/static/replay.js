@@ -14,9 +14,8 @@ export async function showReplay(main, id, signal) {
   try {
     const execution = await call(executionPath(id), { signal });
     const { steps } = await call(executionPath(id, "/steps"), { signal }); // It refuses what cannot be replayed.
-    if (!execution.request || !execution.response) {
-      const why = execution.request ? "It has not ended yet." : "Its request was not kept, so it cannot be replayed.";
-      main.replaceChildren(h("h1", {}, "Replay"), h("p", { role: "alert" }, why));
+    if (!execution.response) {
+      main.replaceChildren(h("h1", {}, "Replay"), h("p", { role: "alert" }, "The execution has not ended yet."));
       return;
     }
     new ReplayPage(main, execution, steps, signal).show();
