@@ -74,11 +74,15 @@ def describe_step(step: plan_pb2.StepResult) -> str:
 
 def describe_votes(response: execution_pb2.SystemResponse) -> str:
     """Return the candidates' values, each with its votes, and the confidence."""
-    counts = Counter(map(_value_of, response.candidates))
-    votes = "votes: " + ", ".join(f"{value} {count}" for value, count in counts.most_common())
+    votes = "votes: " + ", ".join(f"{value} {count}" for value, count in vote_counts(response))
     if response.HasField("confidence"):
         votes += f"; confidence {response.confidence:.2f}"
     return votes
+
+
+def vote_counts(response: execution_pb2.SystemResponse) -> list[tuple[str, int]]:
+    """Return the values of the candidates, each with its votes, most votes first."""
+    return Counter(map(_value_of, response.candidates)).most_common()
 
 
 def _value_of(candidate: execution_pb2.VoteCandidate) -> str:

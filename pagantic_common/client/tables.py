@@ -83,11 +83,15 @@ def _timeline_row(event: event_pb2.ExecutionEvent, *, first: event_pb2.Execution
 
 
 def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = PIPE_COLUMNS) -> Table:
-    """Return the timeline as a table for `width` columns.
+    """Return the timeline as a table for `width` columns, as `rows_table` does."""
+    return rows_table(timeline_rows(events), width=width)
+
+
+def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Table:
+    """Return rows of a timeline as a table for `width` columns.
 
     The column of errors is left out when there is none. A narrow table joins layer and action, and what and cause.
     """
-    rows = timeline_rows(events)
     columns = COLUMNS
     cells = [row.cells for row in rows]
     if width < WIDE_COLUMNS:

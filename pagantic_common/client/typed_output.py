@@ -12,6 +12,8 @@ from pydantic_core import ErrorDetails
 from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.descriptions import guarantee_name
+from pagantic_common.client.notebook.markup import bounded
+from pagantic_common.client.notebook.responses import response_bundle
 from pagantic_common.domain.errors import ErrorCode, PaganticError, failure_of
 from pagantic_common.rpc.status import error_of
 
@@ -29,6 +31,9 @@ class StructuredResult(Generic[ValueT]):
     value: ValueT
     response: execution_pb2.SystemResponse
     refusals: int = 0
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return response_bundle(self.response) | {"text/plain": bounded(repr(self.value))}
 
     @property
     def request_id(self) -> str:

@@ -11,6 +11,7 @@ from typing import IO
 
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import file_pb2
+from pagantic_common.client.sources.progress import ingested_bundle
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, failure_of
 
@@ -26,6 +27,9 @@ class IngestedFiles:
 
     summary: file_pb2.FilesSummary
     failed: Sequence[file_pb2.FileResult]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return ingested_bundle(self.summary, self.failed)
 
 
 async def upload_files(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import execution_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client.notebook.timeline import Timeline
 from pagantic_common.client.stored.approvals import Approvals
 
 
 class Executions(Approvals):
     """Reads, stops and changes executions."""
 
-    async def timeline(self, request_id: str) -> list[event_pb2.ExecutionEvent]:
+    async def timeline(self, request_id: str) -> Timeline:
         """Return the stored events of an execution, in sequence."""
-        events: list[event_pb2.ExecutionEvent] = []
+        events = Timeline()
         after = 0
         while True:
             request = pb.GetTimelineRequest(request_id=request_id, after_sequence=after)

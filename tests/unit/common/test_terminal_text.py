@@ -43,6 +43,11 @@ def test_a_control_sequence_goes_and_its_text_stays(text, shown):
     assert plain_text(text) == shown
 
 
+@pytest.mark.parametrize("begin", ["\x1b]", "\x90", "\x9b", "\x1b[", "\x1b", "\x9d0;"])
+def test_sequences_that_never_end_do_not_take_the_square_of_their_number(begin):
+    assert plain_text(begin * 500_000).isprintable()
+
+
 @given(st.recursive(HOSTILE, lambda inner: st.lists(inner, max_size=3)))
 def test_json_keeps_its_value_when_its_control_characters_are_escaped(value):
     text = plain_json(json.dumps(value, ensure_ascii=False, indent=1))

@@ -1,0 +1,31 @@
+"""Tells IPython how to show protobuf messages, whose classes take no methods of ours. IPython is not a dependency."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
+from pagantic_common.client.notebook.responses import decision_bundle, execution_bundle, response_bundle
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Let this shell of IPython show responses, executions and decisions."""
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type(execution_pb2.SystemResponse, response_bundle)
+    formatter.for_type(execution_pb2.Execution, execution_bundle)
+    formatter.for_type(decision_pb2.Decision, decision_bundle)
+
+
+def enable_if_running() -> None:
+    """Do the same for the shell of IPython that runs this program, if one does."""
+    if (shell := running_shell()) is not None:
+        load_ipython_extension(shell)
+
+
+def running_shell() -> Any:
+    """Return the shell of IPython that runs this program, or None."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return None
+    return ipython.get_ipython()

@@ -1,0 +1,71 @@
+"""Outputs of a notebook that are drawn again while something runs; nothing is shown outside a notebook."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client.descriptions import count_of
+from pagantic_common.client.notebook.formatters import running_shell
+from pagantic_common.client.notebook.markup import block, page
+from pagantic_common.client.notebook.timeline import Timeline, timeline_html
+from pagantic_common.client.responses import raise_for_error
+from pagantic_common.domain.errors import Internal
+
+REDRAW_S: Final = 0.2
+_TAIL_CHARS: Final = 2_000
+_DELTAS: Final = ("content_delta", "reasoning_delta", "tool_call_delta")
+
+
+class LiveOutput:
+    """An output of a notebook that is drawn again in its place, at most five times in a second."""
+
+    def __init__(self) -> None:
+        self._display: Any = None
+        self._handle: Any = None
+        self._drawn_s = 0.0
+        if running_shell() is not None:
+            self._display = importlib.import_module("IPython.display").display
+
+    def is_due(self) -> bool:
+        """Tell whether it is time to draw again."""
+        return self._display is not None and time.monotonic() - self._drawn_s >= REDRAW_S
+
+    def draw(self, text: str, html: str) -> None:
+        """Draw the output, or draw it again."""
+        if self._display is None:
+            return
+        self._drawn_s = time.monotonic()
+        bundle = {"text/plain": text, "text/html": html}
+        if self._handle is None:
+            self._handle = self._display(bundle, raw=True, display_id=True)
+            return
+        self._handle.update(bundle, raw=True)
+
+
+def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemResponse:
+    """Show an execution in a notebook while it runs, and return its response: `watch(client.stream(request))`.
+
+    It takes the events of `stream` or `follow`. Raises the error of a response that failed.
+    """
+    output, answer = LiveOutput(), ""
+    begun, response = Timeline(), None
+    for event in events:
+        kind = event.WhichOneof("event")
+        if kind == "content_delta":
+            answer = (answer + event.content_delta.text)[-_TAIL_CHARS:]
+        elif kind == "attempt_discarded":
+            answer = ""
+        if kind not in _DELTAS:
+            begun.append(event)
+        if kind == "completed":
+            response = event.completed.response
+        if output.is_due() and begun:
+            output.draw(f"{count_of(len(begun), 'event')}\n{answer}", timeline_html(begun) + page([block(answer)]))
+    output.draw(str(begun), timeline_html(begun))
+    if response is None:
+        raise Internal("the events have ended without a response")
+    return raise_for_error(response)

@@ -1,0 +1,88 @@
+"""HTML of a notebook's outputs: texts of models, tools and documents as text, bars, and parts that open.
+
+Colours come from the notebook's own text colour, so that an output is readable on a light and on a dark page. Nothing
+refers to a script or to another resource.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+from pagantic_common.domain.text.terminal import plain_text
+
+MAX_TEXT_CHARS: Final = 20_000
+MAX_CELL_CHARS: Final = 1_000
+# Characters that change the direction of the text around them.
+_STEERING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# A notebook has styles of its own for what is in a table, which need a class twice to give way.
+_STYLE: Final = """<style>
+.pagantic.pagantic {font: 13px/1.5 system-ui, sans-serif; color: inherit; max-width: 76em; text-align: left}
+.pagantic.pagantic pre {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; max-height: 32em;
+  overflow: auto; margin: 4px 0; padding: 0; background: none; border: 0; color: inherit; font: inherit}
+.pagantic.pagantic pre.code {font: 12px/1.5 ui-monospace, monospace}
+.pagantic.pagantic .head {font-weight: 600}
+.pagantic.pagantic .less {font-size: 12px; opacity: .8}
+.pagantic.pagantic .error {border-left: 4px solid #d64545; padding-left: 8px; margin: 4px 0}
+.pagantic.pagantic blockquote {border-left: 4px solid #b8741a; padding-left: 8px; margin: 4px 0 8px; color: inherit}
+.pagantic.pagantic mark {background: #d9902040; color: inherit; border-bottom: 2px solid #b8741a}
+.pagantic.pagantic summary {cursor: pointer}
+.pagantic.pagantic table {border-collapse: collapse; margin: 4px 0; font: inherit; color: inherit; width: auto}
+.pagantic.pagantic :is(td, th) {text-align: left; vertical-align: top; padding: 1px 12px 1px 0; background: none;
+  border: 0; white-space: normal; overflow-wrap: anywhere; max-width: 44em}
+.pagantic.pagantic .number {text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums}
+.pagantic.pagantic .name {white-space: nowrap}
+.pagantic.pagantic svg {vertical-align: middle; overflow: visible}
+</style>"""
+
+
+def page(parts: Iterable[str]) -> str:
+    """Return an output that consists of pieces of HTML."""
+    return f'<div class="pagantic">{_STYLE}{"".join(parts)}</div>'
+
+
+def bounded(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """Return a text without characters that steer a terminal or the text around them; a long one is cut."""
+    shown = _STEERING.sub("\ufffd", plain_text(text[:max_chars]))
+    return shown + cut_note(text, max_chars)
+
+
+def cut_note(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """Return how much is left of a text that is cut; empty for a text that is not."""
+    if len(text) <= max_chars:
+        return ""
+    return f" … (the first {max_chars:,} of {len(text):,} characters)"
+
+
+def inline(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
+    """Return the HTML of a text that is part of a line."""
+    return f"<bdi>{escape(bounded(text, max_chars))}</bdi>"
+
+
+def block(text: str, kind: str = "") -> str:
+    """Return the HTML of a text with its lines; with the kind `code` in letters of one width."""
+    return f'<pre dir="auto" class="{kind}">{escape(bounded(text))}</pre>'
+
+
+def folded(summary: str, body: str) -> str:
+    """Return a part whose body shows when its summary is clicked; both are HTML."""
+    return f"<details><summary>{summary}</summary>{body}</details>"
+
+
+def bar(share: float, colour: str, *, start: float = 0.0, width: int = 160) -> str:
+    """Return a bar from `start` over `share` of its whole length, both between 0 and 1; the shortest is 2 pixels."""
+    length = max(2.0, min(share, 1.0) * width)
+    left = min(max(start, 0.0) * width, width - length)
+    return (
+        f'<svg width="{width}" height="10" viewBox="0 0 {width} 10" aria-hidden="true">'
+        f'<rect width="{width}" height="10" rx="2" fill="currentColor" opacity=".1"/>'
+        f'<rect x="{left:.1f}" width="{length:.1f}" height="10" rx="2" fill="{colour}"/></svg>'
+    )
+
+
+def table(rows: Iterable[str], *, head: str = "") -> str:
+    """Return a table of rows, which are HTML."""
+    header = f"<thead>{head}</thead>" if head else ""
+    return f"<table>{header}<tbody>{''.join(rows)}</tbody></table>"

@@ -1,0 +1,96 @@
+"""The timeline of an execution as a notebook shows it: a row with a bar for each event."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from rich.console import Console
+
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.client.descriptions import count_of
+from pagantic_common.client.notebook.markup import MAX_CELL_CHARS, bar, bounded, inline, page, table
+from pagantic_common.client.tables import PIPE_COLUMNS, TimelineRow, rows_table, timeline_rows
+
+MAX_ROWS: Final = 1_000
+# Each is told from a white and from a black page; the name of the service is beside its bar.
+COLOURS: Final = {
+    "orchestrator": "#7d8590",
+    "inference": "#3b82d4",
+    "constraint": "#8a6fd8",
+    "context": "#2a9d74",
+    "rerank": "#1b95a8",
+    "tools": "#b8741a",
+}
+ERROR_COLOUR: Final = "#d64545"
+_HEAD: Final = (
+    '<tr><th class="number">seq</th><th class="number">+ms</th><th>service</th><th>action</th><th>what</th>'
+    '<th>from start to end</th><th class="number">took ms</th></tr>'
+)
+
+
+class Timeline(list[event_pb2.ExecutionEvent]):
+    """The events of an execution, in sequence. A notebook shows them as a picture; `str` is the same as text."""
+
+    def __str__(self) -> str:
+        rows, left_out = _bounded_rows(self)
+        console = Console(width=PIPE_COLUMNS, file=io.StringIO(), color_system=None)
+        with console.capture() as captured:
+            console.print(rows_table(rows, width=PIPE_COLUMNS))
+        return captured.get() + left_out
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": timeline_html(self)}
+
+
+def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
+    """Return the picture of a timeline."""
+    rows, left_out = _bounded_rows(events)
+    whole_ms = max((row.offset_ms for row in rows), default=0.0)
+    head = f'<div class="head">Timeline: {count_of(len(events), "event")} in {whole_ms:,.0f} ms</div>'
+    drawn = table((_row_html(row, whole_ms) for row in rows), head=_HEAD)
+    return page([head, drawn, f'<div class="less">{left_out}</div>'])
+
+
+def _bounded_rows(events: Sequence[event_pb2.ExecutionEvent]) -> tuple[list[TimelineRow], str]:
+    """Return the first rows of a timeline with bounded texts, and a line about the others."""
+    rows = [_bounded_row(row) for row in timeline_rows(events[:MAX_ROWS])]
+    if len(events) <= MAX_ROWS:
+        return rows, ""
+    return rows, f"{len(events) - MAX_ROWS:,} later events are not shown: pagantic timeline shows them"
+
+
+def _bounded_row(row: TimelineRow) -> TimelineRow:
+    return replace(
+        row,
+        layer=bounded(row.layer, MAX_CELL_CHARS),
+        action=bounded(row.action, MAX_CELL_CHARS),
+        what=bounded(row.what, MAX_CELL_CHARS),
+        caused_by=bounded(row.caused_by, MAX_CELL_CHARS),
+    )
+
+
+def _row_html(row: TimelineRow, whole_ms: float) -> str:
+    colour = COLOURS.get(row.layer, COLOURS["orchestrator"])
+    if row.error:
+        colour = ERROR_COLOUR
+    what = inline(row.what)
+    if row.caused_by:
+        what += f' <span class="less">caused by {inline(row.caused_by)}</span>'
+    if row.error:
+        what += f" <strong>✗ {inline(row.error)}</strong>"
+    return (
+        f'<tr><td class="number">{row.sequence}</td><td class="number">{row.offset_ms:.0f}</td>'
+        f'<td class="name">{inline(row.layer)}</td><td class="name">{inline(row.action)}</td><td>{what}</td>'
+        f'<td>{_bar_of(row, whole_ms, colour)}</td><td class="number">{row.cells[-2]}</td></tr>'
+    )
+
+
+def _bar_of(row: TimelineRow, whole_ms: float, colour: str) -> str:
+    """Draw an event as long as it took; an event is stamped when it ends."""
+    if whole_ms <= 0:
+        return bar(0.0, colour, width=220)
+    took_ms = row.duration_ms or 0.0
+    return bar(took_ms / whole_ms, colour, start=(row.offset_ms - took_ms) / whole_ms, width=220)
