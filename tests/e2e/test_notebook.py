@@ -52,7 +52,8 @@ def test_results_show_themselves(shown):
     (chat,), (execution,), (timeline,) = shown["chat"], shown["execution"], shown["timeline"]
     assert "request notebook" in html_of(chat)
     assert "execution notebook: CHAT, COMPLETE" in html_of(execution)
-    assert html_of(timeline).count("<tr>") == len(re.findall(r"^ +\d+ ", "".join(timeline["text/plain"]), re.M)) + 1
+    rows_of_text = re.findall(r"^ +\d+ ", "".join(timeline["text/plain"]), re.MULTILINE)
+    assert html_of(timeline).count("<tr>") == len(rows_of_text) + 1  # and the names of the columns
     assert "inference.end" in html_of(timeline)
 
 

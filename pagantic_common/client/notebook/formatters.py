@@ -25,7 +25,7 @@ def enable_if_running() -> None:
 
 def running_shell() -> Any:
     """Return the shell of IPython that runs this program, or None."""
-    ipython = sys.modules.get("IPython")
-    if ipython is None:
+    find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if find_shell is None:
         return None
-    return ipython.get_ipython()
+    return find_shell()

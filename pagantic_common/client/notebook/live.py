@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.notebook.formatters import running_shell
 from pagantic_common.client.notebook.markup import block, page
-from pagantic_common.client.notebook.timeline import Timeline, timeline_html
+from pagantic_common.client.notebook.timeline import Timeline, latest_html, timeline_html
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.domain.errors import Internal
 
@@ -51,6 +51,14 @@ def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemRes
 
     It takes the events of `stream` or `follow`. Raises the error of a response that failed.
     """
+    try:
+        return raise_for_error(_drawn(events))
+    finally:
+        if isinstance(events, Generator):  # its request would run on when the user interrupts the cell
+            events.close()
+
+
+def _drawn(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemResponse:
     output, answer = LiveOutput(), ""
     begun, response = Timeline(), None
     for event in events:
@@ -64,8 +72,8 @@ def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemRes
         if kind == "completed":
             response = event.completed.response
         if output.is_due() and begun:
-            output.draw(f"{count_of(len(begun), 'event')}\n{answer}", timeline_html(begun) + page([block(answer)]))
+            output.draw(f"{count_of(len(begun), 'event')}\n{answer}", latest_html(begun) + page([block(answer)]))
     output.draw(str(begun), timeline_html(begun))
     if response is None:
         raise Internal("the events have ended without a response")
-    return raise_for_error(response)
+    return response

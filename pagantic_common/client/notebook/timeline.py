@@ -15,6 +15,7 @@ from pagantic_common.client.notebook.markup import MAX_CELL_CHARS, bar, bounded,
 from pagantic_common.client.tables import PIPE_COLUMNS, TimelineRow, rows_table, timeline_rows
 
 MAX_ROWS: Final = 1_000
+LATEST_ROWS: Final = 12
 # Each is told from a white and from a black page; the name of the service is beside its bar.
 COLOURS: Final = {
     "orchestrator": "#7d8590",
@@ -47,7 +48,16 @@ class Timeline(list[event_pb2.ExecutionEvent]):
 
 def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
     """Return the picture of a timeline."""
-    rows, left_out = _bounded_rows(events)
+    return _picture(events, *_bounded_rows(events))
+
+
+def latest_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
+    """Return the picture of the latest events, of which there is at least one; the first one begins the time."""
+    latest = timeline_rows([events[0], *events[-LATEST_ROWS:]])[1:]
+    return _picture(events, list(map(_bounded_row, latest)), "")
+
+
+def _picture(events: Sequence[event_pb2.ExecutionEvent], rows: Sequence[TimelineRow], left_out: str) -> str:
     whole_ms = max((row.offset_ms for row in rows), default=0.0)
     head = f'<div class="head">Timeline: {count_of(len(events), "event")} in {whole_ms:,.0f} ms</div>'
     drawn = table((_row_html(row, whole_ms) for row in rows), head=_HEAD)
