@@ -45,15 +45,19 @@ def page(parts: Iterable[str]) -> str:
 
 def bounded(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Return a text without characters that steer a terminal or the text around them; a long one is cut."""
-    shown = _STEERING.sub("\ufffd", plain_text(text[:max_chars]))
-    return shown + cut_note(text, max_chars)
+    shown = plain(text[:max_chars])
+    if len(text) > max_chars:
+        shown += f" … ({_cut_words(text, max_chars)})"
+    return shown
 
 
-def cut_note(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return how much is left of a text that is cut; empty for a text that is not."""
-    if len(text) <= max_chars:
-        return ""
-    return f" … (the first {max_chars:,} of {len(text):,} characters)"
+def plain(text: str) -> str:
+    """Return a text without characters that steer a terminal or the text around them."""
+    return _STEERING.sub("\ufffd", plain_text(text))
+
+
+def _cut_words(text: str, max_chars: int) -> str:
+    return f"the first {max_chars:,} of {len(text):,} characters"
 
 
 def inline(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
@@ -63,7 +67,14 @@ def inline(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
 
 def block(text: str, kind: str = "") -> str:
     """Return the HTML of a text with its lines; with the kind `code` in letters of one width."""
-    return f'<pre dir="auto" class="{kind}">{escape(bounded(text))}</pre>'
+    return f'<pre dir="auto" class="{kind}">{escape(plain(text[:MAX_TEXT_CHARS]))}</pre>{cut_line(text)}'
+
+
+def cut_line(text: str) -> str:
+    """Return a line below a text that is cut; the text scrolls, so its end is not seen."""
+    if len(text) <= MAX_TEXT_CHARS:
+        return ""
+    return f'<div class="less">{_cut_words(text, MAX_TEXT_CHARS)}</div>'
 
 
 def folded(summary: str, body: str) -> str:

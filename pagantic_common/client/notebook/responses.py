@@ -27,10 +27,11 @@ from pagantic_common.client.notebook.markup import (
     bar,
     block,
     bounded,
-    cut_note,
+    cut_line,
     folded,
     inline,
     page,
+    plain,
     table,
 )
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
@@ -107,7 +108,7 @@ def _kind_of(response: execution_pb2.SystemResponse) -> str:
 
 
 def _error_html(error: error_pb2.SystemError) -> str:
-    retry = " The same request may succeed later." if error.retryable else ""
+    retry = " (the same request may succeed later)" if error.retryable else ""
     return f'<div class="error"><strong>{error_code_name(error.code)}</strong> {inline(error.message)}{retry}</div>'
 
 
@@ -144,12 +145,12 @@ def _marked_answer(response: execution_pb2.SystemResponse) -> str:
         start = answer.find(citation.claim, at)
         if not citation.claim or start < 0:
             continue
-        pieces.append(escape(bounded(answer[at:start])))
+        pieces.append(escape(plain(answer[at:start])))
         quote = escape(bounded(citation.quote, MAX_CELL_CHARS))
-        pieces.append(f'<mark title="{quote}">{escape(bounded(citation.claim))}</mark>')
+        pieces.append(f'<mark title="{quote}">{escape(plain(citation.claim))}</mark>')
         at = start + len(citation.claim)
-    pieces.append(escape(bounded(answer[at:])) + cut_note(response.content))
-    return f'<pre dir="auto">{"".join(pieces)}</pre>'
+    pieces.append(escape(plain(answer[at:])))
+    return f'<pre dir="auto">{"".join(pieces)}</pre>{cut_line(response.content)}'
 
 
 def _citation_html(citation: execution_pb2.Citation) -> str:

@@ -48,17 +48,17 @@ class Seen(HTMLParser):
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
-        self.open.append(tag)
         self.texts.setdefault(tag, []).append("")
+        self.open.append((tag, len(self.texts[tag]) - 1))
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert self.open.pop()[0] == tag
 
     def handle_data(self, data):
-        for tag in self.open:
-            self.texts[tag][-1] += data
-        if "td" in self.open or "th" in self.open:
-            self.rows[-1][-1] += data
+        for tag, position in self.open:
+            self.texts[tag][position] += data
+            if tag in ("td", "th"):
+                self.rows[-1][-1] += data
 
 
 def html_of(response):
@@ -114,7 +114,7 @@ def test_ten_megabytes_are_cut_and_their_length_is_said(character):
 
 
 LAYERS = st.sampled_from(["orchestrator", "inference", "constraint", "context", "rerank", "tools", "new <service>"])
-CODES = st.sampled_from([None, error_pb2.ERROR_CODE_TOOL_TIMEOUT, error_pb2.ERROR_CODE_INFERENCE_TIMEOUT])
+CODES = st.sampled_from([None, error_pb2.ERROR_CODE_TOOL_TIMEOUT, error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED])
 
 
 @st.composite
@@ -197,7 +197,7 @@ def test_claims_are_marked_and_their_quotes_shown():
 def test_a_failure_shows_its_code_and_whether_to_try_again():
     error = error_pb2.SystemError(code=error_pb2.ERROR_CODE_TOOL_TIMEOUT, message="too slow", retryable=True)
     bundle = response_bundle(execution_pb2.SystemResponse(error=error))
-    assert "TOOL_TIMEOUT too slow The same request may succeed later." in Seen(bundle["text/html"]).texts["div"]
+    assert "TOOL_TIMEOUT too slow (the same request may succeed later)" in Seen(bundle["text/html"]).texts["div"]
     assert bundle["text/plain"].startswith("TOOL_TIMEOUT: too slow")
 
 
