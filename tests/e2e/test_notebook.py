@@ -53,6 +53,7 @@ def test_results_show_themselves(shown):
     assert "request notebook" in html_of(chat)
     assert "execution notebook: CHAT, COMPLETE" in html_of(execution)
     rows_of_text = re.findall(r"^ +\d+ ", "".join(timeline["text/plain"]), re.MULTILINE)
+    assert rows_of_text
     assert html_of(timeline).count("<tr>") == len(rows_of_text) + 1  # and the names of the columns
     assert "inference.end" in html_of(timeline)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -37,13 +37,18 @@ class Timeline(list[event_pb2.ExecutionEvent]):
 
     def __str__(self) -> str:
         rows, left_out = _bounded_rows(self)
-        console = Console(width=PIPE_COLUMNS, file=io.StringIO(), color_system=None)
-        with console.capture() as captured:
-            console.print(rows_table(rows, width=PIPE_COLUMNS))
-        return captured.get() + left_out
+        written = io.StringIO()
+        # Within a notebook rich would show the table itself.
+        console = Console(width=PIPE_COLUMNS, file=written, color_system=None, force_jupyter=False)
+        console.print(rows_table(rows, width=PIPE_COLUMNS))
+        return written.getvalue() + left_out
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": timeline_html(self)}
+    def _repr_html_(self) -> str:
+        return timeline_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython calls it so
+        # IPython asks nothing else for the text of a list.
+        printer.text(str(self))
 
 
 def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:

@@ -136,7 +136,7 @@ def some_events(draw):
 
 @given(some_events())
 def test_the_picture_of_a_timeline_has_every_row_of_its_text(timeline):
-    seen = Seen(timeline._repr_mimebundle_()["text/html"])
+    seen = Seen(timeline._repr_html_())
     rows = timeline_rows(timeline)
     assert len(seen.rows) == len(rows) + 1
     for shown, row in zip(seen.rows[1:], rows, strict=True):
@@ -154,18 +154,19 @@ def test_a_bar_ends_when_its_event_ends():
     first.timestamp.FromSeconds(100)
     last.timestamp.FromSeconds(104)
     last.duration.FromSeconds(1)
-    (*_, drawn) = Seen(Timeline([first, last])._repr_mimebundle_()["text/html"]).bars
+    (*_, drawn) = Seen(Timeline([first, last])._repr_html_()).bars
     assert (float(drawn["x"]), float(drawn["width"])) == (165, 55)
 
 
 def test_a_long_timeline_says_how_many_events_are_left_out():
-    bundle = Timeline([event_pb2.ExecutionEvent()] * 1_234)._repr_mimebundle_()
+    bundle, _ = DisplayFormatter().format(Timeline([event_pb2.ExecutionEvent()] * 1_234))
     assert len(Seen(bundle["text/html"]).rows) == 1_001
-    assert all("234 later events are not shown" in text for text in bundle.values())
+    assert "234 later events are not shown" in bundle["text/html"]
+    assert "234 later events are not shown" in bundle["text/plain"]
 
 
 def test_an_empty_timeline_is_shown():
-    assert "0 events" in Timeline()._repr_mimebundle_()["text/html"]
+    assert "0 events" in Timeline()._repr_html_()
 
 
 def test_votes_are_bars_with_counts_and_the_chosen_value_is_marked():
@@ -203,7 +204,7 @@ def test_a_failure_shows_its_code_and_whether_to_try_again():
 
 def test_a_structured_answer_is_shown_as_json_with_its_value_as_text():
     response = execution_pb2.SystemResponse(structured_output_json='{"city":"Zürich"}')
-    bundle = StructuredResult({"city": "Zürich"}, response)._repr_mimebundle_()
+    bundle, _ = DisplayFormatter().format(StructuredResult({"city": "Zürich"}, response))
     assert bundle["text/plain"] == "{'city': 'Zürich'}"
     assert Seen(bundle["text/html"]).texts["pre"] == ['{\n  "city": "Zürich"\n}']
 
@@ -212,7 +213,7 @@ def test_an_ingest_shows_its_counts_and_its_failures():
     summary = file_pb2.FilesSummary(added=2, collection=collection_pb2.Collection(name="docs", document_count=2))
     error = error_pb2.SystemError(code=error_pb2.ERROR_CODE_CONFIG_INVALID, message="no <text>")
     failed = [file_pb2.FileResult(source=f"{number}.pdf", error=error) for number in range(30)]
-    bundle = IngestedFiles(summary, failed)._repr_mimebundle_()
+    bundle, _ = DisplayFormatter().format(IngestedFiles(summary, failed))
     seen = Seen(bundle["text/html"])
     assert seen.rows[0] == ["0.pdf", "CONFIG_INVALID", "no <text>"]
     assert "10 more failed" in seen.texts["div"]
