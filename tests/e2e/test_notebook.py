@@ -9,6 +9,7 @@ from tests.e2e.conftest import ROOT
 
 CELLS = {
     "client": """
+from pagantic.constraint.v1 import contract_pb2
 from pagantic_common.client import Client, FileProgress, chat_request, watch
 client = Client()
 """,
@@ -20,7 +21,10 @@ client = Client()
 paths = [{str(ROOT / "deploy" / "examples" / "incident.txt")!r}]
 client.ingest_files("notebook", paths, on_file=FileProgress(paths))
 """,
-    "ask": 'client.chat("Why did payments fail?", context="notebook", citations=True, tools=[], max_tokens=800)',
+    "ask": """
+bounds = contract_pb2.Citations(max_claims=1, may_abstain=False)
+client.chat("Why did payments fail?", context="notebook", citations=bounds, tools=[], max_tokens=400)
+""",
     "watch": 'watched = watch(client.stream(chat_request("Say hello.", tools=[], max_tokens=8)))',
     "end": "client.close()",
 }

@@ -105,7 +105,7 @@ def test_no_field_of_a_response_brings_markup_or_control_characters(text):
     assert is_plain(bundle["text/plain"])
 
 
-@pytest.mark.parametrize("character", ["x", "<", "\x90", "\u202e", "\n", "["])
+@pytest.mark.parametrize("character", ["<", "\x90", "\n"])
 def test_ten_megabytes_are_cut_and_their_length_is_said(character):
     bundle = response_bundle(everywhere(character * 10_000_000))
     assert "of 10,000,000 characters" in bundle["text/html"]
