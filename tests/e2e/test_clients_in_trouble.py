@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 
 import pytest
 
@@ -14,9 +15,18 @@ from tests.support.orchestrator_app import orchestrator
 from tests.support.relay import relaying
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
+# A run of the tests in the background ignores SIGINT, and so would what it starts.
+WITH_INTERRUPTS = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+)
 NOWHERE = "127.0.0.1:9"
 PIECES = [f"piece {number}, " for number in range(12)]
-HOSTILE = "red \x1b[31m title \x1b]0;owned\x07 c1 \x9b2J bell \x07 back \x08 del \x7f <script> é 猫"
+HOSTILE = (
+    "red \x1b[31m title \x1b]0;owned\x07 c1 \x9b2J bell \x07 back \x08 del \x7f ",
+    "<script>alert()</script> é 猫",
+)
 
 
 class Paced(ScriptedInference):
@@ -75,12 +85,12 @@ async def start(program):
 
     async def start_command(*command, address, **environment):
         process = await asyncio.create_subprocess_exec(
+            *WITH_INTERRUPTS,
             *program,
             *command,
             env=os.environ | {"PAGANTIC_ADDRESS": address, "PAGANTIC_TIMEOUT_S": "30", **environment},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         processes.append(process)
         return Running(process)
@@ -124,11 +134,13 @@ async def test_a_request_whose_connection_is_lost_before_its_first_event_is_sent
 
 
 async def test_a_hostile_answer_is_shown_as_text(start, tmp_path):
-    inference = ScriptedInference(answer(HOSTILE))
+    inference = Paced(*HOSTILE)
+    for _ in HOSTILE:
+        inference.may_send.release()
     async with orchestrator(tmp_path, scripted_services(inference)) as stub:
         running = await start("chat", "hi", address=stub.address)
         assert await running.exit_code() == 0
-    assert running.out == re.sub(r"[\x00-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", HOSTILE) + "\n"
+    assert running.out == re.sub(r"[\x00-\x1f\x7f-\x9f]", "\N{REPLACEMENT CHARACTER}", "".join(HOSTILE)) + "\n"
 
 
 async def test_a_refusal_says_when_to_come_back(start, tmp_path):

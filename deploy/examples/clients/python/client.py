@@ -168,7 +168,7 @@ class Connection:
         if target.scheme == "https":
             file = os.environ.get("PAGANTIC_TLS_CA_FILE")
             credentials = grpc.ssl_channel_credentials(Path(file).read_bytes() if file else None)
-            self.channel = grpc.secure_channel(f"{target.hostname}:{target.port or 443}", credentials)
+            self.channel = grpc.secure_channel(target.netloc if target.port else f"{target.netloc}:443", credentials)
         else:
             self.channel = grpc.insecure_channel(target.netloc)
         self.stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(self.channel)

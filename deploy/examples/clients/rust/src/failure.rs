@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use prost::Message;
 use tonic::{Code, Status};
@@ -31,6 +31,9 @@ pub struct Failure {
 impl From<Status> for Failure {
     /// Decode the details of a status: ErrorInfo names the failure, SystemError describes it.
     fn from(status: Status) -> Self {
+        // tonic says UNKNOWN of a connection that breaks during a call. A status of the service has no source.
+        let is_broken = status.code() == Code::Unknown && status.source().is_some();
+        let code = if is_broken { Code::Unavailable } else { status.code() };
         let described = tonic_types::Status::decode(status.details()).ok().and_then(|details| {
             let mut found = details.details.iter();
             let detail = found.find(|detail| detail.type_url.ends_with("/pagantic.common.v1.SystemError"))?;
@@ -38,10 +41,10 @@ impl From<Status> for Failure {
         });
         let info = status.get_details_error_info();
         Self {
-            name: info.map_or_else(|| status_name(status.code()), |info| info.reason),
+            name: info.map_or_else(|| status_name(code), |info| info.reason),
             message: described.as_ref().map_or_else(|| status.message().into(), |error| error.message.clone()),
             retry_after: status.get_details_retry_info().and_then(|retry| retry.retry_delay),
-            status: Some(status.code()),
+            status: Some(code),
             described,
         }
     }
