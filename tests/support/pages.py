@@ -9,13 +9,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("services", "gateway", "pagantic_common", "proto", "deploy")
 DECISIONS = ROOT / "deploy" / "decisions"
+INSTALLED = {"node_modules", ".venv"}
 FENCE = "```"
 
 
 def pages() -> list[Path]:
     """Return every page of the product but the decisions, which stay as they were made."""
     found = sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))
-    current = [page for page in found if DECISIONS not in page.parents and "node_modules" not in page.parts]
+    current = [page for page in found if DECISIONS not in page.parents and not INSTALLED.intersection(page.parts)]
     return [ROOT / "README.md", ROOT / "CHANGELOG.md", *current, ROOT / "deploy" / "observability" / "alerts.yaml"]
 
 
