@@ -159,7 +159,7 @@ class Connection:
         key = os.environ.get("PAGANTIC_API_KEY", "").strip()
         self.metadata = [("authorization", f"Bearer {key}")] if key else []
         if key and not self.address.startswith("https://") and not is_loopback(self.address):
-            raise SystemExit("client: the API key would travel in plain text: call https://host:port")
+            raise ValueError("the API key would travel in plain text: call https://host:port")
         self.open()
 
     def open(self) -> None:
@@ -229,6 +229,7 @@ class Answer:
     def __init__(self) -> None:
         self.response: execution_pb2.SystemResponse | None = None
         self.sequence = 0
+        self.pieces = 0
         self._text = ""
         self._shown = ""
         self._stored = 0
@@ -241,6 +242,7 @@ class Answer:
         kind = event.WhichOneof("event")
         if kind == "content_delta":
             self._text += event.content_delta.text
+            self.pieces += 1
         elif kind == "attempt_discarded":
             self._text = ""
             self._stored = 0
@@ -301,20 +303,16 @@ def resume(connection: Connection, text: str) -> None:
     A request in the background goes on when its caller is gone. Who comes back follows it from the last event.
     """
     request = make_chat(text, background=True)
-    request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # no deadline binds it
+    request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # No deadline of a call binds it.
     ends_at = time.monotonic() + connection.timeout_s
-    answer, pieces, wait_s = Answer(), 0, FIRST_WAIT_S
+    answer, wait_s = Answer(), FIRST_WAIT_S
     while answer.response is None:
+        begun = answer.sequence
         try:
-            for event in begin_or_follow(connection, request, answer.sequence, ends_at - time.monotonic()):
-                answer.take(event)
-                wait_s = FIRST_WAIT_S
-                pieces += event.HasField("content_delta")
-                if event.HasField("content_delta") and pieces == ENOUGH_PIECES:
-                    note(f"dropped: after event {answer.sequence}")
-                    connection.drop()
-                    break
+            read_until_drop(connection, begin_or_follow(connection, request, begun, ends_at - time.monotonic()), answer)
         except grpc.RpcError as error:
+            if answer.sequence > begun:
+                wait_s = FIRST_WAIT_S
             if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() + wait_s > ends_at:
                 raise
             note(f"lost: after event {answer.sequence}")
@@ -323,6 +321,16 @@ def resume(connection: Connection, text: str) -> None:
         answer.rewind()
     sys.stdout.write("\n")
     checked(answer.response)
+
+
+def read_until_drop(connection: Connection, events: Iterator[event_pb2.ExecutionEvent], answer: Answer) -> None:
+    """Read events until the stream ends; after some pieces of text the connection is dropped, once."""
+    for event in events:
+        answer.take(event)
+        if event.HasField("content_delta") and answer.pieces == ENOUGH_PIECES:
+            note(f"dropped: after event {answer.sequence}")
+            connection.drop()
+            return
 
 
 def begin_or_follow(
@@ -377,7 +385,11 @@ def main(arguments: list[str]) -> int:
     if name not in COMMANDS or len(texts) != (name != "error"):
         note(USAGE)
         return EXIT_USAGE
-    connection = Connection()
+    try:
+        connection = Connection()
+    except (OSError, ValueError) as wrong:
+        note(f"client: {wrong}")
+        return EXIT_USAGE
     try:
         COMMANDS[name](connection, *(texts or [""]))
     except grpc.RpcError as status:
