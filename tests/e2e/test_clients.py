@@ -13,7 +13,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.text.terminal import plain_text
 from tests.support import needs
-from tests.support.client_programs import LANGUAGES, WHOLE
+from tests.support.client_programs import LANGUAGES, WHOLE, skip_unless_sampled
 from tests.support.live_requests import STORY
 from tests.support.tls_system import TlsSystem
 
@@ -37,6 +37,11 @@ def changed(system, **environment):
         yield
     finally:
         system.environment = was
+
+
+@pytest.fixture(autouse=True)
+def sampled(request):
+    skip_unless_sampled(request.node)
 
 
 @pytest.fixture(scope="module", params=LANGUAGES, ids=lambda language: language.name)

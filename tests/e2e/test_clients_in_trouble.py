@@ -10,7 +10,7 @@ import pytest
 
 from pagantic_common.domain.errors import Overloaded
 from services.orchestrator.core.model.response import InferenceDelta
-from tests.support.client_programs import LANGUAGES
+from tests.support.client_programs import LANGUAGES, skip_unless_sampled
 from tests.support.orchestrator_app import orchestrator
 from tests.support.relay import relaying
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
@@ -71,6 +71,11 @@ class Running:
             code = await self._process.wait()
             await asyncio.gather(*self._reading)
         return code
+
+
+@pytest.fixture(autouse=True)
+def sampled(request):
+    skip_unless_sampled(request.node)
 
 
 @pytest.fixture(scope="module", params=LANGUAGES, ids=lambda language: language.name)

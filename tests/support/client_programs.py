@@ -15,6 +15,13 @@ ROOT = Path(__file__).parents[2]
 CLIENTS = Path("deploy") / "examples" / "clients"
 WHOLE = os.environ.get("PAGANTIC_TEST_CLIENTS") == "all"
 BUILD_S = 900
+SAMPLE = {
+    "test_chat_streams_what_the_system_answered",
+    "test_error_decodes_a_status_and_the_error_of_a_response",
+    "test_an_answer_survives_two_lost_connections",
+    "test_a_hostile_answer_is_shown_as_text",
+    "test_a_refusal_says_when_to_come_back",
+}
 _MADE = ("bin", "gen", "target", "node_modules", "dist", "pagantic", "__pycache__", ".venv")
 
 
@@ -83,6 +90,13 @@ class Language:
             text=True,
         )
         assert done.returncode == 0, f"{command} gave {done.returncode}\n{done.stdout[-4000:]}"
+
+
+def skip_unless_sampled(test):
+    """Skip a test of a client for want of time: all run for Python, and a sample for the other languages."""
+    language = test.callspec.params["program"]
+    if not WHOLE and language.name != "python" and test.originalname not in SAMPLE:
+        needs.skip_without(needs.TIME_FOR_CLIENTS)
 
 
 _PROTOS = sorted(str(path.relative_to(ROOT / "proto")) for path in (ROOT / "proto" / "pagantic").rglob("*.proto"))

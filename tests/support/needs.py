@@ -32,7 +32,7 @@ TIME_FOR_CONSOLE = Need(
     is_installable=False,
 )
 TIME_FOR_CLIENTS = Need(
-    "time for a system of the clients' own",
+    "time for the whole clients",
     "make test-clients runs it, with PAGANTIC_TEST_CLIENTS=all",
     is_installable=False,
 )

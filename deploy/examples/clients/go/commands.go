@@ -22,7 +22,7 @@ const (
   "required": ["name", "age"], "additionalProperties": false}`
 	incident = `{"type": "object", "properties": {"severity": {"enum": ["low", "medium", "high"]}},
   "required": ["severity"], "additionalProperties": false}`
-	answerTokens, longAnswerTokens = 120, 1000
+	answerTokens, longAnswerTokens = 80, 1000
 	// Pieces of text before a connection is dropped, or an execution cancelled.
 	enoughPieces = 5
 )

@@ -51,7 +51,7 @@ INCIDENT = {
     "required": ["severity"],
     "additionalProperties": False,
 }
-ANSWER_TOKENS, LONG_ANSWER_TOKENS = 120, 1000
+ANSWER_TOKENS, LONG_ANSWER_TOKENS = 80, 1000
 # Pieces of text before a connection is dropped, or an execution cancelled.
 ENOUGH_PIECES = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0

@@ -14,7 +14,7 @@ use crate::pagantic::orchestrator::v1::{
 };
 use crate::terminal::{note, write};
 
-pub const ANSWER_TOKENS: i32 = 120;
+pub const ANSWER_TOKENS: i32 = 80;
 const LONG_ANSWER_TOKENS: i32 = 1000;
 /// Pieces of text before a connection is dropped, or an execution cancelled.
 pub const ENOUGH_PIECES: usize = 5;

@@ -25,7 +25,7 @@ const INCIDENT = {
   required: ["severity"],
   additionalProperties: false,
 };
-const ANSWER_TOKENS = 120;
+const ANSWER_TOKENS = 80;
 const LONG_ANSWER_TOKENS = 1000;
 // Pieces of text before a connection is dropped, or an execution cancelled.
 const ENOUGH_PIECES = 5;

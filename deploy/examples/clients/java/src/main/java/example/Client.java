@@ -4,6 +4,7 @@ import static example.Terminal.note;
 
 import io.grpc.StatusRuntimeException;
 import java.io.IOException;
+import java.security.GeneralSecurityException;
 import java.util.Set;
 
 /** A program that uses pagantic by gRPC: `client COMMAND [TEXT]`. Without arguments it lists the commands. */
@@ -36,7 +37,7 @@ public final class Client {
         Connection connection;
         try {
             connection = new Connection();
-        } catch (IOException | IllegalArgumentException wrong) {
+        } catch (IOException | GeneralSecurityException | IllegalArgumentException wrong) {
             note("client: %s", wrong.getMessage());
             return Failure.EXIT_USAGE;
         }

@@ -32,7 +32,7 @@ record Commands(Connection connection) {
     private static final String INCIDENT = """
             {"type": "object", "properties": {"severity": {"enum": ["low", "medium", "high"]}},
              "required": ["severity"], "additionalProperties": false}""";
-    private static final int ANSWER_TOKENS = 120;
+    private static final int ANSWER_TOKENS = 80;
     private static final int LONG_ANSWER_TOKENS = 1000;
     // Pieces of text before a connection is dropped, or an execution cancelled.
     private static final int ENOUGH_PIECES = 5;

@@ -7,11 +7,18 @@ import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.TlsChannelCredentials;
 import io.grpc.stub.MetadataUtils;
-import java.io.File;
 import java.io.IOException;
+import java.io.InputStream;
 import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.regex.Pattern;
+import javax.net.ssl.TrustManagerFactory;
 import pagantic.orchestrator.v1.OrchestratorServiceGrpc;
 import pagantic.orchestrator.v1.OrchestratorServiceGrpc.OrchestratorServiceBlockingStub;
 
@@ -27,7 +34,7 @@ final class Connection implements AutoCloseable {
     private final Metadata metadata = new Metadata();
     private ManagedChannel channel;
 
-    Connection() throws IOException {
+    Connection() throws IOException, GeneralSecurityException {
         String named = setting("PAGANTIC_ADDRESS", "localhost:50051");
         address = URI.create(named.contains("://") ? named : "http://" + named);
         timeout = Duration.ofMillis(Math.round(1000 * Double.parseDouble(setting("PAGANTIC_TIMEOUT_S", "120"))));
@@ -74,12 +81,24 @@ final class Connection implements AutoCloseable {
         return "https".equals(address.getScheme());
     }
 
-    /** Returns what proves the server: the authorities of a file, or those that Java knows. */
-    private static ChannelCredentials trust(String file) throws IOException {
+    /**
+     * Returns what proves the server: the authorities of a file, or those that Java knows. The file is read here because
+     * grpc-java would keep only one of several authorities of the same name, and there are two while one is replaced.
+     */
+    private static ChannelCredentials trust(String file) throws IOException, GeneralSecurityException {
         if (file.isEmpty()) {
             return TlsChannelCredentials.create();
         }
-        return TlsChannelCredentials.newBuilder().trustManager(new File(file)).build();
+        KeyStore authorities = KeyStore.getInstance(KeyStore.getDefaultType());
+        authorities.load(null, null);
+        try (InputStream pem = Files.newInputStream(Path.of(file))) {
+            for (Certificate authority : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                authorities.setCertificateEntry(String.valueOf(authorities.size()), authority);
+            }
+        }
+        var factory = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        factory.init(authorities);
+        return TlsChannelCredentials.newBuilder().trustManager(factory.getTrustManagers()).build();
     }
 
     private static String setting(String name, String otherwise) {

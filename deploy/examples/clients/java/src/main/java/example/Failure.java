@@ -61,8 +61,17 @@ final class Failure extends RuntimeException {
         } catch (InvalidProtocolBufferException invalid) {
             throw new IllegalStateException("the details of the status cannot be read", invalid);
         }
-        String message = described.map(SystemError::getMessage).orElse(status.getMessage());
+        String message = described.map(SystemError::getMessage).orElseGet(() -> messageOf(error));
         return new Failure(code, name, message, described, retryAfterSeconds);
+    }
+
+    /** Returns what the transport says; the innermost cause says why a connection failed. */
+    private static String messageOf(StatusRuntimeException error) {
+        Throwable cause = error;
+        while (cause.getCause() != null) {
+            cause = cause.getCause();
+        }
+        return cause == error ? String.valueOf(error.getStatus().getDescription()) : cause.toString();
     }
 
     /** Reads the error of a response. */
