@@ -37,10 +37,10 @@ func resume(c *connection, text string) error {
 	for a.response == nil {
 		err := beginOrFollow(c, request, a.sequence, endsAt, take)
 		if errors.Is(err, errDropped) {
-			note("dropped: after event %d", a.sequence)
+			note("\ndropped: after event %d", a.sequence)
 			err = c.drop()
 		} else if status.Code(err) == codes.Unavailable && time.Now().Add(wait).Before(endsAt) {
-			note("lost: after event %d", a.sequence)
+			note("\nlost: after event %d", a.sequence)
 			time.Sleep(wait)
 			wait, err = min(2*wait, longestWait), nil
 		}

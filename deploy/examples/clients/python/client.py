@@ -315,7 +315,7 @@ def resume(connection: Connection, text: str) -> None:
                 wait_s = FIRST_WAIT_S
             if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() + wait_s > ends_at:
                 raise
-            note(f"lost: after event {answer.sequence}")
+            note(f"\nlost: after event {answer.sequence}")
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
         answer.rewind()
@@ -328,7 +328,7 @@ def read_until_drop(connection: Connection, events: Iterator[event_pb2.Execution
     for event in events:
         answer.take(event)
         if event.HasField("content_delta") and answer.pieces == ENOUGH_PIECES:
-            note(f"dropped: after event {answer.sequence}")
+            note(f"\ndropped: after event {answer.sequence}")
             connection.drop()
             return
 

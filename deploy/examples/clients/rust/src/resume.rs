@@ -35,7 +35,7 @@ pub async fn resume(connection: &mut Connection, text: &str) -> Result<(), Failu
                 if !failure.is_lost() || Instant::now() + wait > ends_at {
                     return Err(failure);
                 }
-                note(&format!("lost: after event {}", answer.sequence));
+                note(&format!("\nlost: after event {}", answer.sequence));
                 tokio::time::sleep(wait).await;
                 wait = LONGEST_WAIT.min(2 * wait);
             }
@@ -61,7 +61,7 @@ async fn read_until_lost(
         answer.take(event);
         if *pieces == ENOUGH_PIECES {
             *pieces += 1;
-            note(&format!("dropped: after event {}", answer.sequence));
+            note(&format!("\ndropped: after event {}", answer.sequence));
             connection.drop_it();
             return Ok(());
         }

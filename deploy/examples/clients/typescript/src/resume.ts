@@ -31,7 +31,7 @@ export async function readThroughLosses(
         answer.take(event);
         waitMs = FIRST_WAIT_MS;
         if (event.contentDelta && ++pieces === piecesBeforeDrop) {
-          note(`dropped: after event ${answer.sequence}`);
+          note(`\ndropped: after event ${answer.sequence}`);
           events.cancel();
           connection.drop();
           break;
@@ -40,7 +40,7 @@ export async function readThroughLosses(
     } catch (error) {
       const isLost = isServiceError(error) && error.code === grpc.status.UNAVAILABLE;
       if (!isLost || Date.now() + waitMs > endsAt) throw error;
-      note(`lost: after event ${answer.sequence}`);
+      note(`\nlost: after event ${answer.sequence}`);
       await sleep(waitMs);
       waitMs = Math.min(2 * waitMs, LONGEST_WAIT_MS);
     }

@@ -46,7 +46,7 @@ final class Resume {
                 if (!isLost || Instant.now().plus(wait).isAfter(endsAt)) {
                     throw error;
                 }
-                note("lost: after event %d", answer.sequence());
+                note("\nlost: after event %d", answer.sequence());
                 Thread.sleep(wait.toMillis());
                 wait = wait.multipliedBy(2).compareTo(LONGEST_WAIT) < 0 ? wait.multipliedBy(2) : LONGEST_WAIT;
             }
@@ -63,7 +63,7 @@ final class Resume {
             answer.take(event);
             wait = FIRST_WAIT;
             if (event.hasContentDelta() && --piecesBeforeDrop == 0) {
-                note("dropped: after event %d", answer.sequence());
+                note("\ndropped: after event %d", answer.sequence());
                 connection.drop();
                 return;
             }
