@@ -22,7 +22,7 @@ SAMPLE = {
     "test_a_hostile_answer_is_shown_as_text",
     "test_a_refusal_says_when_to_come_back",
 }
-_MADE = ("bin", "gen", "target", "node_modules", "dist", "pagantic", "__pycache__", ".venv")
+_MADE = ("bin", "gen", "target", "node_modules", "dist", "pagantic", "__pycache__", ".venv", "Cargo.lock")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ LANGUAGES = (
     Language(
         "rust",
         ("cargo",),
-        (("cargo", "build", "--locked"), ("sh", "-c", 'mkdir -p bin && cp "$CARGO_TARGET_DIR/debug/client" bin/')),
+        (("cargo", "build"), ("sh", "-c", 'mkdir -p bin && cp "$CARGO_TARGET_DIR/debug/client" bin/')),
         ("bin/client",),
     ),
 )
