@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.client.administration import OrchestratorCalls
+from pagantic_common.client.stored.administration import OrchestratorCalls
 
 TEXTS_OF_A_CALL = 64  # Vectors of 8192 dimensions fill half of the largest message.
 

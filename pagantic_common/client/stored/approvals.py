@@ -7,7 +7,7 @@ from typing import Any
 
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.client.administration import Administration
+from pagantic_common.client.stored.administration import Administration
 from pagantic_common.domain.text.json_text import dump_json
 
 
