@@ -37,6 +37,7 @@ from pagantic_common.client.notebook.markup import (
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 MAX_ITEMS: Final = 100
+_HEAD: Final = '<div class="head">{}</div>'
 _VOTE_COLOUR: Final = "#3b82d4"
 
 
@@ -51,7 +52,7 @@ def execution_bundle(execution: execution_pb2.Execution, **_: object) -> dict[st
     head += state_name(execution.state.current)
     if execution.interrupted:
         head += " (interrupted)"
-    lines, parts = [head], [f'<div class="head">{escape(head)}</div>']
+    lines, parts = [head], [_HEAD.format(escape(head))]
     if execution.HasField("response"):
         lines += _text_lines(execution.response)
         parts += _parts(execution.response)
@@ -62,7 +63,7 @@ def decision_bundle(decision: decision_pb2.Decision, **_: object) -> dict[str, s
     """Return a decision as text and as HTML."""
     name = bounded(decision.name, MAX_CELL_CHARS)
     text = f"{name}: {_answer_of(decision)}, confidence {decision.confidence:.2f}"
-    return {"text/plain": text, "text/html": page([table([_decision_row(decision)])])}
+    return {"text/plain": text, "text/html": page([_HEAD.format("decision"), table([_decision_row(decision)])])}
 
 
 def _text_lines(response: execution_pb2.SystemResponse) -> Iterator[str]:
@@ -78,7 +79,7 @@ def _text_lines(response: execution_pb2.SystemResponse) -> Iterator[str]:
 
 
 def _parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
-    yield f'<div class="head">{_kind_of(response)}</div>'
+    yield _HEAD.format(_kind_of(response))
     if response.HasField("error"):
         yield _error_html(response.error)
     if response.reasoning:

@@ -16,6 +16,7 @@ from pagantic.context.v1 import collection_pb2, file_pb2
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
 from pagantic_common.client import IngestedFiles, StructuredResult, Timeline, watch
 from pagantic_common.client.notebook import load_ipython_extension
+from pagantic_common.client.notebook.live import LiveOutput
 from pagantic_common.client.notebook.markup import bounded
 from pagantic_common.client.notebook.responses import response_bundle
 from pagantic_common.client.tables import timeline_rows
@@ -236,6 +237,25 @@ def test_messages_show_themselves_once_the_extension_is_loaded():
 
 def events_of(response):
     return [event_pb2.ExecutionEvent(sequence=1), event_pb2.ExecutionEvent(completed={"response": response})]
+
+
+def test_a_watched_stream_is_closed_when_its_cell_is_interrupted(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    closed = []
+
+    def stream():
+        try:
+            yield from events_of(execution_pb2.SystemResponse())
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(LiveOutput, "is_due", interrupt)
+    watched = stream()
+    with pytest.raises(KeyboardInterrupt):
+        watch(watched)
+    assert closed
 
 
 def test_watching_returns_the_response_and_raises_its_error():
