@@ -53,11 +53,14 @@ def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
     return timeout.ToNanoseconds() / NANOS_PER_S or None
 
 
-def registered_tool_to_proto(tool: Tool) -> pb.RegisteredTool:
-    """Encode a tool and whether it can be called."""
+def registered_tool_to_proto(tool: Tool, origin: str = "") -> pb.RegisteredTool:
+    """Encode a tool, whether it can be called, and its origin."""
     reason = tool.unavailable_reason
     return pb.RegisteredTool(
-        definition=tool_definition_to_proto(tool.definition), available=not reason, unavailable_reason=reason
+        definition=tool_definition_to_proto(tool.definition),
+        available=not reason,
+        unavailable_reason=reason,
+        origin=origin,
     )
 
 
