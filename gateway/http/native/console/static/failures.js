@@ -55,6 +55,14 @@ export class CallFailure extends Error {
   }
 }
 
+/**
+ * Tell whether a call may succeed when it is made again: the connection was lost, or a gateway that has answered before
+ * says that what is behind it is away for now. One that never answered may be wrong about more than the time.
+ */
+export function mayComeBack(failure, wasAnswered) {
+  return failure.code === "NO_CONNECTION" || (wasAnswered && failure.status === 503);
+}
+
 /** Return the failure that a SystemError describes. */
 export function failureOf(error) {
   return new CallFailure({
