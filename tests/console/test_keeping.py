@@ -4,11 +4,8 @@ import json
 
 import pytest
 
+from tests.support.console_worlds import CITED, LAMPS, QUOTE
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
-
-QUOTE = "The red lamp costs 42"
-CITED = {"in_sources": True, "claims": [{"source": 1, "quote": QUOTE, "text": "It costs 42."}]}
-LAMPS = f"We sell lamps.\n\n{QUOTE}, and the green one 17.\n"
 
 
 async def go(opened, section, ready):
@@ -86,7 +83,7 @@ async def test_a_long_conversation_is_read_page_by_page(console):
         assert await opened.page.locator(".turns > li").count() == 50
         await opened.page.get_by_role("button", name="Older messages").focus()
         await opened.press("Enter")
-        await opened.page.wait_for_function("document.querySelectorAll('.turns > li').length === 60")
+        await opened.page.wait_for_function("() => document.querySelectorAll('.turns > li').length === 60")
         assert (await opened.text(".turns > li")).endswith("no 0")
         assert await opened.page.evaluate("document.activeElement === document.querySelector('.turns > li')")
 
@@ -117,7 +114,7 @@ async def test_a_collection_is_made_filled_asked_and_deleted(console):
         good, bad = [await one.inner_text() for one in await opened.page.query_selector_all(".files > li")]
         assert "added: 1 chunk" in good
         assert ("not stored" in bad, "CONFIG_INVALID" in bad, "Next step" in bad) == (True, True, True)
-        await opened.page.wait_for_function("document.querySelector('.facts dd').textContent === '1'")
+        await opened.page.wait_for_function("() => document.querySelector('.facts dd').textContent === '1'")
         await opened.tab_to("#question")
         await opened.type("What does the red lamp cost?")
         await opened.press("Enter")

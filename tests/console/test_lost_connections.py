@@ -1,10 +1,11 @@
-"""A connection that is lost in the middle of an answer costs nothing."""
+"""A connection that is lost costs nothing: answers go on, and pages that refresh themselves say that they are old."""
 
 import asyncio
 
 import pytest
 
 from services.orchestrator.core.model.response import InferenceDelta
+from tests.support.console_worlds import with_tool
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 
@@ -35,10 +36,12 @@ async def test_an_answer_goes_on_when_the_network_is_back(console):
     async with console(services) as opened:
         await half(opened)
         await opened.context.set_offline(True)
+        await opened.page.wait_for_selector("main.lost")
+        assert await opened.said() == "The connection was lost. Trying again."
         services.inference.may_go_on.set()
-        await asyncio.sleep(0.5)
         await opened.context.set_offline(False)
         assert await opened.answers() == ["first half, second half"]
+        assert await opened.page.locator("main.lost").count() == 0
 
 
 @pytest.mark.whole
@@ -50,3 +53,51 @@ async def test_a_page_that_is_loaded_again_follows_the_answer_to_its_end(console
         await opened.page.wait_for_selector("[aria-busy]")
         services.inference.may_go_on.set()
         assert await opened.answers() == ["first half, second half"]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("section", ["load", "tools"])
+async def test_a_page_that_refreshes_says_that_the_connection_is_lost_and_goes_on_when_it_is_back(console, section):
+    async with console(with_tool()) as opened:
+        await opened.open(f"#/{section}")
+        await opened.page.wait_for_selector(".replicas .meters, .tool-list summary")
+        await opened.context.set_offline(True)
+        await opened.page.wait_for_selector(".note.warned")
+        assert "The connection was lost" in await opened.text(".note.warned")
+        await opened.context.set_offline(False)
+        await opened.page.wait_for_selector(".note.warned", state="detached")
+
+
+@pytest.mark.whole
+async def test_a_file_whose_connection_is_lost_can_be_sent_again(console):
+    async with console(has_collections=True) as opened:
+        await opened.server.http.post("/v1/collections", json={"name": "lamps"})
+        await opened.open("#/collections/lamps")
+        await opened.page.wait_for_selector(".facts dd")
+        await opened.context.set_offline(True)
+        file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"The lamp is red."}
+        await opened.page.set_input_files("#files", file)
+        await opened.page.wait_for_selector(".files .failure")
+        shown = await opened.text(".files")
+        assert ("NO_CONNECTION" in shown, "Next step" in shown) == (True, True)
+        await opened.context.set_offline(False)
+        await opened.page.get_by_role("button", name="Send again").press("Enter")
+        await opened.page.get_by_text("added: 1 chunk").wait_for()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("section", ["sessions", "collections", "models", "load", "tools"])
+async def test_a_page_that_cannot_be_loaded_says_why_and_is_tried_again(console, section):
+    async with console(with_tool()) as opened:
+        await opened.open(f"#/{section}")  # its modules are there from now on
+        await opened.open("#/chat")
+        await opened.page.wait_for_selector("#message")
+        await opened.context.set_offline(True)
+        await opened.page.evaluate("section => { location.hash = `#/${section}`; }", section)
+        await opened.page.wait_for_selector("main .failure")
+        assert "NO_CONNECTION" in await opened.text("main .failure")
+        await opened.context.set_offline(False)
+        while await opened.page.get_by_role("button", name="Try again").count():
+            await opened.page.get_by_role("button", name="Try again").first.press("Enter")
+            await asyncio.sleep(0.1)
+        await opened.page.wait_for_selector("main .failure", state="detached")

@@ -10,23 +10,12 @@ from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.domain.errors import Aborted, ErrorCode, Unavailable
 from services.orchestrator.ports.serving import ReplicaReport
 from tests.integration.orchestrator.test_identity import ADMIN
-from tests.support.console_worlds import ASK, with_tool
+from tests.support.console_worlds import waits, with_tool
 from tests.support.scripted_services import ScriptedTools, scripted_services
 from tests.support.scripted_serving import LOAD, ScriptedServing
 
 USES = frozenset({Scope.EXECUTE, Scope.READ})
 USER = StoredKey(DEFAULT_TENANT, ADMIN.key_id, "user", USES, hash_of(ADMIN.secret), 0.0)
-
-
-async def waits(opened, request_id):
-    """Run a request whose tool call waits for a decision."""
-    task = asyncio.create_task(opened.execute(request_id, tool_rules=ASK))
-    for _ in range(200):
-        found = (await opened.server.http.get("/v1/approvals", params={"request_id": request_id})).json()
-        if found["approvals"]:
-            return task
-        await asyncio.sleep(0.02)
-    raise AssertionError("no call waits")
 
 
 async def test_calls_that_wait_are_decided_and_what_somebody_writes_stays(console):
@@ -40,11 +29,11 @@ async def test_calls_that_wait_are_decided_and_what_somebody_writes_stays(consol
         await opened.type('{"zone": "CET"}')
         services.inference.outputs = with_tool().inference.outputs
         second = await waits(opened, "second")
-        await opened.page.wait_for_function("document.querySelectorAll('.approval').length === 2")
+        await opened.page.wait_for_function("() => document.querySelectorAll('.approval').length === 2")
         assert await opened.page.input_value(".approval textarea") == '{"zone": "CET"}'
         await opened.tab_to(".approval .main-action")
         await opened.press("Enter")
-        await opened.page.wait_for_function("document.querySelectorAll('.approval').length === 1")
+        await opened.page.wait_for_function("() => document.querySelectorAll('.approval').length === 1")
         assert await opened.said() == "clock is approved."
         assert await opened.page.evaluate("document.activeElement.matches('.approval textarea')")
         await opened.tab_to(".approval button:not(.main-action)")
@@ -90,7 +79,7 @@ async def test_a_model_is_loaded_and_unloaded(console):
         await opened.press("Enter")
         await opened.page.wait_for_selector(".failure")
         assert "2 requests use it" in await opened.text(".failure")
-        await opened.page.wait_for_function("document.activeElement.matches('tr[data-model=embedder] button')")
+        await opened.page.wait_for_function("() => document.activeElement.matches('tr[data-model=embedder] button')")
         await opened.press("Enter")
         await opened.page.get_by_role("button", name="Load embedder", exact=True).wait_for()
         assert "pagantic pull smollm2:135m" in await opened.text()

@@ -176,7 +176,7 @@ function toolItem(tool) {
       h("summary", {}, h("code", { class: "long" }, visible(definition.name)), " ", chips, h("small", { class: "below" }, visible(firstLine(definition.description ?? "")))),
       h("h4", {}, "For models"),
       shownText(definition.description ?? ""),
-      h("dl", { class: "pairs" }, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h("dl", { class: "pairs" }, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       h("h4", {}, "Schema of the arguments"),
       shownText(indented(definition.parameters_json ?? "{}"), { isCode: true }),
     ),
