@@ -23,7 +23,7 @@ class HttpSettings(DoorSettings):
     otlp_endpoint: str = Field(
         "", description="host:port or https://host:port of an OpenTelemetry collector; empty is none"
     )
-    console: bool = Field(True, description="whether `/` is the console, a web page for chats and executions")
+    console: bool = Field(True, description="whether `/` is the console, a web page for people")
     models: dict[str, str] = Field(
         default_factory=dict,
         description='names that clients send, and the aliases that they stand for, as JSON; "*" is any other name, '

@@ -66,6 +66,7 @@ async def test_a_tool_shows_its_origin_safety_action_and_schema(console):
 
 async def test_a_model_is_loaded_and_unloaded(console):
     serving = ScriptedServing()
+    on_button = "() => document.activeElement.matches('tr[data-model=embedder] button')"
     async with console(orchestrator={"models_served": serving}) as opened:
         await opened.open("#/models")
         await opened.page.wait_for_selector("tr[data-model=embedder] button")
@@ -75,11 +76,12 @@ async def test_a_model_is_loaded_and_unloaded(console):
         await opened.press("Enter")
         await opened.page.get_by_role("button", name="Unload embedder").wait_for()
         assert (await opened.said(), "83 MB" in await row.inner_text()) == ("embedder is loaded.", True)
+        await opened.page.wait_for_function(on_button)
         serving.failures = [Aborted("2 requests use it", retry_after_s=1.0)]
         await opened.press("Enter")
         await opened.page.wait_for_selector(".failure")
         assert "2 requests use it" in await opened.text(".failure")
-        await opened.page.wait_for_function("() => document.activeElement.matches('tr[data-model=embedder] button')")
+        await opened.page.wait_for_function(on_button)
         await opened.press("Enter")
         await opened.page.get_by_role("button", name="Load embedder", exact=True).wait_for()
         assert "pagantic pull smollm2:135m" in await opened.text()

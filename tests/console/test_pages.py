@@ -138,7 +138,7 @@ async def collection(opened):
     good = {"name": "lamps.txt", "mimeType": "text/plain", "buffer": LAMPS.encode()}
     bad = {"name": "a scan of the report.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4"}
     await opened.page.set_input_files("#files", [good, bad])
-    await opened.page.get_by_text("1 file stored, 1 not stored.").wait_for()
+    await opened.page.locator("main").get_by_text("1 file stored, 1 not stored.").wait_for()
     await opened.page.wait_for_function("() => document.querySelector('.facts dd').textContent === '1'")
     await opened.page.fill("#question", "What does the red lamp cost?")
     await opened.page.press("#question", "Enter")

@@ -27,6 +27,7 @@ class CollectionPage {
     this.name = name;
     this.signal = signal;
     this.collection = null;
+    this.isLost = false;
   }
 
   show() {
@@ -120,7 +121,9 @@ class CollectionPage {
     this.ask.disabled = true;
     answer.element.setAttribute("aria-busy", "true");
     try {
-      for await (const event of execute(request, { signal: this.signal })) answer.take(event);
+      for await (const event of execute(request, { signal: this.signal, onLost: (isLost) => this.#lose(isLost) })) {
+        answer.take(event);
+      }
       announce(answer.summary);
     } catch (failure) {
       if (!(failure instanceof CallFailure)) throw failure;
@@ -131,6 +134,14 @@ class CollectionPage {
       answer.element.removeAttribute("aria-busy");
       this.ask.disabled = false;
     }
+  }
+
+  #lose(isLost) {
+    if (isLost === this.isLost) return;
+    this.isLost = isLost;
+    const note = h("p", { class: "note warned" }, "The connection was lost. Trying again …");
+    this.problem.replaceChildren(...(isLost ? [note] : []));
+    announce(isLost ? "The connection was lost. Trying again." : "The connection is back.");
   }
 
   #request(question) {

@@ -50,10 +50,13 @@ class LoadPage {
       this.isLost = isLost;
     };
     this.isLost = false;
+    this.following?.abort();
+    this.following = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.following.signal]);
     try {
-      await keepLoading(() => this.isPaused || this.#load(), { signal: this.signal, everyMs: EVERY_MS, onLost });
+      await keepLoading(() => this.#load(signal), { signal, everyMs: EVERY_MS, onLost });
     } catch (failure) {
-      if (this.signal.aborted) return;
+      if (signal.aborted) return;
       this.updated.textContent = "";
       this.problem.replaceChildren(shownFailure(failure, [["Try again", () => this.#again()]]));
     }
@@ -68,12 +71,12 @@ class LoadPage {
     this.isPaused = !this.isPaused;
     this.pauseButton.setAttribute("aria-pressed", String(this.isPaused));
     announce(this.isPaused ? "Paused." : "It goes on.");
-    if (!this.isPaused) this.follow();
+    if (this.isPaused) this.following.abort();
+    else this.follow();
   }
 
-  async #load() {
-    const found = await call("v1/replicas", { signal: this.signal });
-    if (this.isPaused) return true;
+  async #load(signal) {
+    const found = await call("v1/replicas", { signal });
     const { replicas = [], running_executions: running = 0, max_executions: most = 0 } = found;
     this.executions.replaceChildren(...meterOf("Executions that run", running, most));
     const known = new Set(replicas.map(keyOf));
@@ -82,7 +85,7 @@ class LoadPage {
       view.element.remove();
       this.views.delete(key);
     }
-    for (const replica of replicas) this.#viewOf(replica, replicas.length).show(replica);
+    for (const replica of replicas) this.#viewOf(replica).show(replica);
     this.updated.textContent = `As of ${new Date().toLocaleTimeString()}, every ${EVERY_MS / 1000} s`;
     return false;
   }

@@ -24,10 +24,15 @@ export async function keepLoading(load, { signal, everyMs, onLost = () => {} }) 
 }
 
 /** Resolve after a time, or when the person leaves the page. */
-export function pause(milliseconds, signal) {
+function pause(milliseconds, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener("abort", () => resolve(clearTimeout(timer)), { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, milliseconds);
+    signal.addEventListener("abort", end);
   });
 }
 

@@ -44,7 +44,7 @@ export class FileQueue {
     zone.addEventListener("dragleave", drag(false));
     zone.addEventListener("drop", (event) => {
       drag(false)(event);
-      this.#add(droppedFiles(event.dataTransfer));
+      this.#add([...event.dataTransfer.files]);
     });
     // A file that misses the zone would replace the page.
     for (const name of ["dragover", "drop"]) {
@@ -77,6 +77,7 @@ export class FileQueue {
       const isStored = await row.send(this.collection, AbortSignal.any([this.signal, this.current.signal]));
       this.counts[isStored ? "stored" : "refused"] += 1;
       this.#sum();
+      if (isStored) this.onStored();
     }
     this.current = null;
     const hadFocus = document.activeElement === this.stopButton;
@@ -84,7 +85,6 @@ export class FileQueue {
     if (hadFocus) document.getElementById("files").focus();
     if (this.signal.aborted) return;
     announce(this.summary.textContent);
-    this.onStored();
   }
 
   #sum() {
@@ -105,11 +105,6 @@ export class FileQueue {
   }
 }
 
-/** Return dropped files; folders have no bytes, and are refused as such when they are sent. */
-function droppedFiles(transfer) {
-  return [...transfer.files];
-}
-
 class FileRow {
   constructor(file, queue) {
     this.file = file;
@@ -124,6 +119,7 @@ class FileRow {
   async send(collection, signal) {
     this.below.replaceChildren();
     this.bar.hidden = false;
+    this.bar.value = 0;
     this.say("sending", "live");
     const onProgress = (share) => {
       this.bar.value = share;
