@@ -269,7 +269,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetSessionResponse(session=session_to_proto(session))
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
-        page = await self._history.sessions(_tenant(), request.page_size, request.page_token)
+        page = await self._history.sessions(_tenant(), request.page_size, request.page_token, request.state_key)
         encoded = [session_to_proto(session) for session in page.items]
         return pb.ListSessionsResponse(sessions=encoded, next_page_token=page.next_token)
 

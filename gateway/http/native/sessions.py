@@ -34,6 +34,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     wanted = pb.ListSessionsRequest(
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
         page_token=query.get("page_token", ""),
+        state_key=query.get("state_key", ""),
     )
     page = await client.list_sessions_page(wanted)
     return JSONResponse({"sessions": [plain(one) for one in page.sessions], "next_page_token": page.next_page_token})

@@ -48,7 +48,12 @@ async def test_a_conversation_is_listed_read_by_page_given_values_and_deleted(se
         newest = (await server.http.get("/v1/sessions/s", params={"max_messages": 3})).json()
         before = {"before_position": newest["first_position"]}
         oldest = (await server.http.get("/v1/sessions/s", params=before)).json()
+        untitled = (await server.http.get("/v1/sessions", params={"state_key": "title"})).json()
         changed = (await server.http.patch("/v1/sessions/s", json=SET_TITLE)).json()
+        titled = (await server.http.get("/v1/sessions", params={"state_key": "title"})).json()
+        long = {"state_json": {"title": f'"{"x" * 1024}"'}}
+        await server.http.patch("/v1/sessions/s", json=long)
+        too_long = (await server.http.get("/v1/sessions", params={"state_key": "title"})).json()
         cleared = (await server.http.patch("/v1/sessions/s", json={"removed_keys": ["title"]})).json()
         gone = await server.http.delete("/v1/sessions/s")
         missing = await server.http.get("/v1/sessions/s")
@@ -56,6 +61,8 @@ async def test_a_conversation_is_listed_read_by_page_given_values_and_deleted(se
     assert (len(newest["messages"]), newest["messages"][-1]["content"]) == (3, "hello")
     assert [message["content"] for message in oldest["messages"]] == ["hi"]
     assert (changed["state_json"], cleared.get("state_json")) == (SET_TITLE["state_json"], None)
+    assert ["state_json" in page["sessions"][0] for page in (listed, untitled, too_long)] == [False] * 3
+    assert titled["sessions"][0]["state_json"] == SET_TITLE["state_json"]
     assert (gone.status_code, missing.status_code) == (200, 404)
 
 

@@ -1,5 +1,6 @@
 """The replicas of inference services as operators see and change them, each over a socket of its own."""
 
+import asyncio
 import contextlib
 
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
@@ -7,7 +8,18 @@ from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.peer import pass_on
 from services.orchestrator.adapters.inference.grpc_serving import GrpcServing, InferenceService
-from tests.integration.orchestrator.test_replica_set import App, ask, inference_over, replicas_of
+from tests.integration.orchestrator.test_replica_set import App, ask, inference_over
+from tests.support.scripted_peers import served
+
+
+@contextlib.asynccontextmanager
+async def idle_replicas(*apps):
+    """Serve each app on a port of its own; nothing uses its model yet. Yields the servers and the ports."""
+    async with contextlib.AsyncExitStack() as stack:
+        started = [await stack.enter_async_context(served(app)) for app in apps]
+        for app in apps:
+            stack.push_async_callback(app.generation.close)
+        yield [server for server, _ in started], [port for _, port in started]
 
 
 @contextlib.asynccontextmanager
@@ -28,7 +40,8 @@ async def serving_over(ports, *, pools=None):
 async def test_each_replica_says_its_load_and_models_and_each_is_changed():
     apps = [App(), App()]
     name = apps[0].engine.model.name
-    async with replicas_of(*apps) as (_, ports), serving_over(ports) as (inference, serving):
+    async with idle_replicas(*apps) as (_, ports), serving_over(ports) as (inference, serving):
+        await serving.load_model(name)
         await ask(inference)
         before = await serving.list_replicas()
         unloaded = await serving.unload_model(name)
@@ -48,7 +61,7 @@ async def test_each_replica_says_its_load_and_models_and_each_is_changed():
 
 
 async def test_a_replica_that_is_lost_has_its_error_and_an_unknown_model_that_of_each():
-    async with replicas_of(App(), App()) as (servers, ports), serving_over(ports) as (_, serving):
+    async with idle_replicas(App(), App()) as (servers, ports), serving_over(ports) as (_, serving):
         refused = await serving.load_model("unknown")
         await servers[0].stop(None)
         reports = await serving.list_replicas()
@@ -62,9 +75,10 @@ async def test_a_model_of_a_pool_is_shown_and_changed_there_alone():
     default, pool = App(), App()
     name = pool.engine.model.name
     async with (
-        replicas_of(default, pool) as (_, (first, second)),
+        idle_replicas(default, pool) as (_, (first, second)),
         serving_over([first], pools={name: second}) as (_, serving),
     ):
+        await asyncio.gather(serving.load_model(""), serving.load_model(name))
         reports = await serving.list_replicas()
         changes = await serving.unload_model(name)
         assert default.models.states[0].is_loaded

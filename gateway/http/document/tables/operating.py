@@ -22,6 +22,7 @@ OPERATING_OPERATIONS: Operations = {
         parameters=(
             Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most sessions; 0 is 50."),
             Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+            Parameter("state_key", {"type": "string"}, "Key of the value that each session is listed with."),
         ),
     ),
     ("GET", _SESSION): Operation(

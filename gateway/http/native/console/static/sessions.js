@@ -28,7 +28,7 @@ export async function showSessions(main, signal) {
   let token = "";
   const load = async () => {
     try {
-      const page = await call(`v1/sessions?${new URLSearchParams({ page_size: PAGE, page_token: token })}`, { signal });
+      const page = await call(`v1/sessions?${new URLSearchParams({ page_size: PAGE, page_token: token, state_key: TITLE })}`, { signal });
       const added = page.sessions.map(sessionRow);
       rows.append(...added);
       if (token) added[0]?.querySelector("a").focus();
