@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pagantic_common.models.folder import PulledModel
 from tests.support import needs
 from tests.support.browser import axe_source, environment_of, find_chromium
 from tests.support.console import Console
@@ -57,7 +58,27 @@ def with_context(services, collections):
 
 
 @pytest.fixture
-def console(tmp_path, chromium):
+def pulled(tmp_path, monkeypatch):
+    """Have one model that was pulled, and none that this machine has."""
+    folder = tmp_path / "pulled"
+    folder.mkdir()
+    monkeypatch.setenv("PAGANTIC_MODELS_FOLDER", str(folder))
+    model = PulledModel(
+        name="qwen:0.5b",
+        source="hf:owner/repo/file.gguf",
+        sha256="0" * 64,
+        size_bytes=491_000_000,
+        pulled_at="2026-03-01T12:00:00Z",
+        context_tokens=32768,
+        capabilities=("chat", "tools", "json_schema"),
+        license="Apache-2.0",
+    )
+    (folder / "qwen:0.5b.json").write_text(model.model_dump_json())
+    (folder / "qwen:0.5b.gguf").write_bytes(b"GGUF")
+
+
+@pytest.fixture
+def console(tmp_path, chromium, pulled):
     """Return what opens the console of a gateway with these services and settings."""
     from playwright.async_api import async_playwright  # noqa: PLC0415 - it may be missing
 

@@ -162,7 +162,7 @@ async def models(opened):
 
 async def load(opened):
     await opened.open("#/load")
-    await opened.page.get_by_text("tokens/s now").first.wait_for()
+    await opened.page.get_by_text("in the last minutes").first.wait_for()
 
 
 PAGES = {

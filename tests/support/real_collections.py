@@ -26,7 +26,7 @@ class RealCollections:
 
 @asynccontextmanager
 async def real_collections(path, **fields):
-    """Run the service with its data in this folder; it makes no embeddings and counts no tokens, so it needs no model."""
+    """Run the service with its data in this folder; it embeds nothing and counts no tokens, so it needs no model."""
     settings = ContextSettings(
         port=0, data_folder=path / "context", embedding_model="", default_max_tokens=0, workers=1, **fields
     )

@@ -110,10 +110,13 @@ class ReplicaView {
     const isOnly = service === address;
     this.meters = h("dl", { class: "meters" });
     this.rate = h("dd", {}, "measuring …");
+    this.total = h("dd", {});
     this.line = svg("polyline", { class: "spark-line", points: "" });
     this.spark = svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" }, this.line);
-    this.body = h("div", {}, this.meters, h("dl", { class: "pairs" }, h("dt", {}, "Output"), this.rate), this.spark);
-    this.failure = h("div");
+    this.rateName = h("dt", {}, "Tokens per second");
+    this.totalName = h("dt", {}, "Tokens since its start");
+    this.body = h("div", {}, this.meters, this.spark);
+    this.failure = h("div", { hidden: true });
     this.element = h(
       "section",
       { class: "panel open", "aria-label": `Replica ${visible(address)}` },
@@ -128,6 +131,7 @@ class ReplicaView {
 
   show({ load, error }) {
     this.failure.replaceChildren(...(error ? [shownFailure(failureOf(error))] : []));
+    this.failure.hidden = !error;
     this.body.hidden = !load;
     if (!load) {
       this.last = null;
@@ -136,19 +140,24 @@ class ReplicaView {
     this.meters.replaceChildren(
       ...meterOf("Requests that wait", load.queued_requests, load.queue_capacity),
       ...meterOf("Sequences that run", load.running_sequences, load.sequence_capacity),
-      ...meterOf("KV cache", load.kv_used_tokens, load.kv_capacity_tokens, "tokens"),
-      ...meterOf("Prompt tokens to compute", load.pending_prompt_tokens, 0, "tokens"),
+      ...meterOf("KV cache, in tokens", load.kv_used_tokens, load.kv_capacity_tokens),
+      ...meterOf("Prompt tokens to compute", load.pending_prompt_tokens),
+      this.rateName,
+      this.rate,
+      this.totalName,
+      this.total,
     );
     this.#measure(Number(load.output_tokens_total ?? 0));
   }
 
   #measure(total) {
+    this.total.textContent = total.toLocaleString("en");
     const now = performance.now();
     if (this.last && total >= this.last.total) {
       this.rates.push(((total - this.last.total) * 1000) / Math.max(1, now - this.last.now));
       this.rates.splice(0, this.rates.length - KEPT);
       const most = Math.max(...this.rates);
-      this.rate.textContent = `${this.rates.at(-1).toFixed(1)} tokens/s now, at most ${most.toFixed(1)} while this page is open; ${total.toLocaleString("en")} since the start`;
+      this.rate.textContent = `${this.rates.at(-1).toFixed(1)} now, at most ${most.toFixed(1)} in the last minutes`;
       this.line.setAttribute("points", this.rates.map((rate, place) => pointOf(place, rate, most)).join(" "));
     }
     this.last = { total, now };
@@ -161,8 +170,8 @@ function pointOf(place, rate, most) {
   return `${x.toFixed(1)},${y.toFixed(1)}`;
 }
 
-function meterOf(name, value = 0, most = 0, unit = "") {
-  const words = `${value.toLocaleString("en")}${most ? ` of ${most.toLocaleString("en")}` : ""}${unit ? ` ${unit}` : ""}`;
+function meterOf(name, value = 0, most = 0) {
+  const words = `${value.toLocaleString("en")}${most ? ` of ${most.toLocaleString("en")}` : ""}`;
   const meter = most ? h("meter", { min: 0, max: most, high: most * 0.9, value, "aria-label": name }) : null;
   return [h("dt", {}, name), h("dd", {}, meter, " ", words)];
 }

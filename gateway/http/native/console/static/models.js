@@ -70,7 +70,7 @@ class ModelsPage {
     const row = h(
       "tr",
       { "data-model": model.id },
-      h("th", { scope: "row" }, h("code", { class: "long" }, visible(model.id)), place === 0 && capabilities ? h("span", { class: "state live" }, "default") : null),
+      h("th", { scope: "row" }, h("code", { class: "long" }, visible(model.id)), place === 0 && capabilities ? [" ", h("span", { class: "state live" }, "default")] : null),
       cell("Context", context ? `${context.toLocaleString("en")} tokens` : "not known"),
       cell("Can", capabilities ? visible(capabilities.join(", ")) : "another name of a model"),
       cell("State", state ? shownLoaded(state) : "not shown"),
@@ -143,7 +143,7 @@ function stateOf(name, replicas) {
 }
 
 function shownLoaded({ known, loaded }) {
-  if (!known) return "no replica answers";
+  if (!known) return "not known";
   const words = known > 1 && loaded && loaded < known ? `loaded in ${loaded} of ${known}` : loaded ? "loaded" : "not loaded";
   return h("span", { class: `state ${loaded ? "good" : "warned"}` }, words);
 }

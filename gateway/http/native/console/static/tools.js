@@ -10,6 +10,7 @@ import { bare, count, indented, span, visible } from "./text.js";
 
 const LOOK_AGAIN_MS = 3000;
 const MOST_WAITING = 500;
+const SHORT = 140;
 const SAFETY = {
   NONE: ["computes", "It computes, and neither reads nor changes anything outside.", "good"],
   READ: ["reads", "It reads state: clock, files, databases.", "live"],
@@ -174,8 +175,7 @@ function toolItem(tool) {
       "details",
       {},
       h("summary", {}, h("code", { class: "long" }, visible(definition.name)), " ", chips, h("small", { class: "below" }, visible(firstLine(definition.description ?? "")))),
-      h("h4", {}, "For models"),
-      shownText(definition.description ?? ""),
+      isLong(definition.description ?? "") ? [h("h4", {}, "For models"), shownText(definition.description)] : null,
       h("dl", { class: "pairs" }, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       h("h4", {}, "Schema of the arguments"),
       shownText(indented(definition.parameters_json ?? "{}"), { isCode: true }),
@@ -185,5 +185,9 @@ function toolItem(tool) {
 
 function firstLine(text) {
   const line = text.split("\n", 1)[0];
-  return line.length <= 140 ? line : `${line.slice(0, 140)} …`;
+  return line.length <= SHORT ? line : `${line.slice(0, SHORT)} …`;
+}
+
+function isLong(text) {
+  return firstLine(text) !== text;
 }
