@@ -57,7 +57,7 @@ def with_context(services, collections):
     return replace(services or scripted_services(), context=collections.port)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def pulled(tmp_path, monkeypatch):
     """Have one model that was pulled, and none that this machine has."""
     folder = tmp_path / "pulled"
@@ -78,7 +78,7 @@ def pulled(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def console(tmp_path, chromium, pulled):
+def console(tmp_path, chromium):
     """Return what opens the console of a gateway with these services and settings."""
     from playwright.async_api import async_playwright  # noqa: PLC0415 - it may be missing
 
