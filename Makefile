@@ -227,11 +227,11 @@ bench-repair: setup-dev ## Compare JSON repair with the tests of other repairers
 
 .PHONY: bench-drafting
 bench-drafting: setup-dev ## Measure what a draft model buys: MODEL=file DRAFT=file, DRAFTING="--clients 1 --check 8"
-	@GOMP_SPINCOUNT=300 $(BIN)/python -m tests.bench.drafting --model "$(MODEL)" --draft "$(DRAFT)" $(DRAFTING)
+	@GOMP_SPINCOUNT=1000 $(BIN)/python -m tests.bench.drafting --model "$(MODEL)" --draft "$(DRAFT)" $(DRAFTING)
 
 .PHONY: bench-context
 bench-context: setup-dev ## Measure lengths of context and types of the KV cache; MODEL=file, CONTEXT="--threads 1 --lengths 512 8192"
-	@GOMP_SPINCOUNT=300 OMP_WAIT_POLICY=active $(BIN)/python -m tests.bench.context $(if $(MODEL),--model "$(MODEL)") $(CONTEXT)
+	@GOMP_SPINCOUNT=1000 OMP_WAIT_POLICY=active $(BIN)/python -m tests.bench.context $(if $(MODEL),--model "$(MODEL)") $(CONTEXT)
 
 .PHONY: bench-tenants
 bench-tenants: setup-dev ## Measure what one tenant learns of another, and waits for it

@@ -23,7 +23,8 @@ import numpy as np
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.conversion.eight_bit_weights import eight_bit_file
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.scheduling.batch import Slice
 from tests.bench.cranfield import documents
 

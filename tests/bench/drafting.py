@@ -23,8 +23,9 @@ import numpy as np
 
 from pagantic_common.domain.messages import Message, ModelInfo, Role
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, common_tokens
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
+from services.inference.adapters.llama.tokenizer import LlamaTokenizer, common_tokens
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.preparing.prompt_tokens import PromptTokenizer
 from services.inference.app.stepping.cell_operations import apply_operation

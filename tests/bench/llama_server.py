@@ -99,7 +99,7 @@ def best_settings(
     variants = (
         partial(replace, flash_attention="on"),
         partial(replace, ubatch_tokens=128),
-        partial(replace, spin_count=300),
+        partial(replace, spin_count=1000),
     )
     return best_by_turns(ServerSettings(), variants, rate)
 

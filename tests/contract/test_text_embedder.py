@@ -23,7 +23,7 @@ from services.inference.adapters.conversion.embedding_model import (
     fastest_conversion,
 )
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppEmbedder
+from services.inference.adapters.llama.embedder import EmbedderOptions, LlamaCppEmbedder
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.embedding import unit_vectors
 from tests.support.tiny_bert import CLS, DIMENSIONS, LAST, MEAN, WINDOW, write_tiny_bert

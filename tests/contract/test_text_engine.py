@@ -9,7 +9,8 @@ from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.app.preparing.prompt_tokens import PromptTokenizer

@@ -12,8 +12,9 @@ from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters import tuning
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
-from services.inference.adapters.llama_cpp_model import TILE_TOKENS
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
+from services.inference.adapters.llama.weights import TILE_TOKENS
 from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, check_engine
 from services.inference.core.generation import Delta, InferenceRequest
 from services.inference.core.tuning.choosing import Way, choose, untuned

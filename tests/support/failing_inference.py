@@ -16,7 +16,7 @@ def is_part(tokens, whole):
 
 
 def fail_at_the_texts():
-    from services.inference.adapters.llama_cpp_engine import LlamaCppEngine  # noqa: PLC0415 - loads the engine
+    from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415 - loads the engine
 
     decode = LlamaCppEngine.decode
 

@@ -11,7 +11,7 @@ import sys
 import llama_cpp
 
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer
+from services.inference.adapters.llama.tokenizer import LlamaTokenizer
 
 
 def load_vocabulary():

@@ -16,7 +16,7 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import IMAGES, ModelInfo
 from pagantic_common.models.digest import sha256_of
 from pagantic_common.models.kinds import CHAT_CAPABILITIES, SCORE_PAIRS, capabilities_of, trained_window
-from services.inference.adapters.llama_cpp_model import forward_logs, read_metadata
+from services.inference.adapters.llama.weights import forward_logs, read_metadata
 
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts by itself
 _HEADS = (b"cls.weight", b"cls.output.weight")  # tensors of a classification head; each may be alone

@@ -19,8 +19,9 @@ from typing import Any
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.settings import LogFormat
 from pagantic_common.telemetry.logging import set_up_logging
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.embedder import EmbedderOptions, embedder_kind
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.scheduling.batch import Slice

@@ -14,8 +14,8 @@ from services.inference.adapters.conversion.embedding_model import (
     describe_embedding_model,
     is_installed,
 )
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, embedder_kind
-from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions
+from services.inference.adapters.llama.cache import MAX_SEQUENCES, EngineOptions
+from services.inference.adapters.llama.embedder import EmbedderOptions, embedder_kind
 from services.inference.adapters.model_file import check_digest, describe_model, digest_of
 from services.inference.app.models import ModelSpec, ServedModel
 from services.inference.app.storing.submission import ModelStorage

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from services.inference.adapters import llama_cpp_engine
+from services.inference.adapters.llama import engine as llama_engine
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
 
 
-class PacedEngine(llama_cpp_engine.LlamaCppEngine):
+class PacedEngine(llama_engine.LlamaCppEngine):
     """Says the same word again and again, at its pace; it stores no cells."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -53,7 +53,7 @@ class PacedEngine(llama_cpp_engine.LlamaCppEngine):
 
 def main() -> None:
     """Serve."""
-    llama_cpp_engine.LlamaCppEngine = PacedEngine  # type: ignore[misc] # the wiring takes the class from there
+    llama_engine.LlamaCppEngine = PacedEngine  # type: ignore[misc] # the wiring takes the class from there
     from services.inference.__main__ import main as serve  # noqa: PLC0415
 
     serve()

@@ -22,7 +22,8 @@ def main() -> None:
     threads, sequences, tokens = (int(argument) for argument in sys.argv[1:])
     set_spinning(int(os.environ.get("PAGANTIC_INFERENCE_SPIN_COUNT", DEFAULT_SPIN_COUNT)))
     from pagantic_common.domain.messages import ModelInfo  # noqa: PLC0415
-    from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine  # noqa: PLC0415
+    from services.inference.adapters.llama.cache import EngineOptions  # noqa: PLC0415
+    from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
     from services.inference.settings import InferenceSettings  # noqa: PLC0415
     from tests.bench.served_file import served_file  # noqa: PLC0415

@@ -23,7 +23,7 @@ from pagantic_common.workers.worker_process import WorkerLimits
 from services.inference.adapters import constraint_trial
 from services.inference.adapters.constraint_trial import MAX_MEMORY_BYTES
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_model import load_model
+from services.inference.adapters.llama.weights import load_model
 from services.inference.adapters.llguidance_constraints import (
     GROWTH_BYTES,
     TOKEN_BYTES,

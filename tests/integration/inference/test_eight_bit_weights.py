@@ -7,7 +7,8 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.conversion.eight_bit_weights import eight_bit_file
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.decoding.sampling import log_probabilities
 from services.inference.core.scheduling.batch import Slice
 from services.inference.settings import InferenceSettings

@@ -19,8 +19,10 @@ from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, load_model
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
+from services.inference.adapters.llama.tokenizer import LlamaTokenizer
+from services.inference.adapters.llama.weights import load_model
 from services.inference.adapters.prompts.image_decoding import decode_image
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.prompts.mtmd_encoder import MtmdEncoder

@@ -7,8 +7,10 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.workers.thread_workers import ThreadWorkers
-from services.inference.adapters import llama_cpp_engine, machine
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters import machine
+from services.inference.adapters.llama import cache
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.generation import InferenceRequest, Sampling
 from services.inference.core.tuning.choosing import untuned
 from services.inference.settings import InferenceSettings
@@ -65,7 +67,7 @@ def test_the_cells_follow_from_the_window_that_the_model_has(file, asked, cells)
 
 
 def test_a_cache_that_the_memory_cannot_hold_is_refused_before_it_is_made(file, monkeypatch):
-    monkeypatch.setattr(llama_cpp_engine, "free_memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(cache, "free_memory_bytes", lambda: 2**20)
     with pytest.raises(PreconditionFailed, match=r"takes [1-9]\d* MiB, and 1 MiB are free.*KV_TOKENS") as refused:
         LlamaCppEngine(file, ModelInfo("tiny", 512), EngineOptions(kv_tokens=8192))
     assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE

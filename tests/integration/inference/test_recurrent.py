@@ -4,7 +4,8 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from tests.support.tiny_mamba import write_tiny_mamba
 
 

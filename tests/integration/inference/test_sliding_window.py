@@ -8,7 +8,8 @@ import pytest
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.workers.thread_workers import ThreadWorkers
-from services.inference.adapters.llama_cpp_engine import MAX_SEQUENCES, EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import MAX_SEQUENCES, EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.core.generation import InferenceRequest, Sampling
 from services.inference.core.scheduling.batch import Slice

@@ -13,7 +13,7 @@ import llama_cpp
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.adapters.llama_cpp_model import forward_logs
+from services.inference.adapters.llama.weights import forward_logs
 from services.inference.adapters.machine import core_count
 
 HASHED_BYTES = 1024 * 1024

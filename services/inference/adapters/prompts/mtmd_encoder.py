@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
-from services.inference.adapters.llama_cpp_model import forward_log
+from services.inference.adapters.llama.weights import forward_log
 from services.inference.core.decoding.images import DecodedImage, Embeddings, ImagePiece
 
 _ADVICE = "use another projector, or leave PROJECTOR_PATH empty"

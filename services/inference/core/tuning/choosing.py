@@ -19,7 +19,7 @@ SPREAD = 0.15  # largest distance of a round from the median of all, as a share 
 MIN_ROUNDS = 3
 MAX_ROUNDS = 9
 BUSY_CORES = 0.2  # load by other processes, beyond the cores that the engine leaves free
-DEFAULT_SPIN_COUNT = 300
+DEFAULT_SPIN_COUNT = 1000
 DEFAULT_STEP_TOKENS = 64
 FREE_S = 60.0
 IDLE_SHARE = 0.05
@@ -98,7 +98,7 @@ class Tuning:
 
 
 NAMES = ("threads", "spin_count", "flash_attention", "step_tokens")
-_SPIN_REASON = "longer is a little faster alone, and far slower beside other work"
+_SPIN_REASON = "fewer rounds are far slower on some machines, more are far slower beside other work"
 
 
 def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
-from services.inference.adapters.llama_cpp_model import LlamaTokenizer, common_tokens
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
+from services.inference.adapters.llama.tokenizer import LlamaTokenizer, common_tokens
 from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
 from services.inference.settings import InferenceSettings
 
@@ -24,7 +26,8 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if it cannot be loaded, or has other tokens than the engine's model.
     """
     path = Path(settings.draft_model_path)
-    draft = LlamaCppEngine(path, ModelInfo("draft", options.context_tokens), options)
+    # A draft model decodes steps of the model's, which are small.
+    draft = LlamaCppEngine(path, ModelInfo("draft", options.context_tokens), replace(options, prompt_steps=1))
     try:
         shared = common_tokens(LlamaTokenizer(engine.vocab), LlamaTokenizer(draft.vocab))
     except InvalidRequest as error:

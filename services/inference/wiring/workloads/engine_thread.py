@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama_cpp_engine import LlamaCppEngine
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.stepping.draft_engine import DraftEngine
 from services.inference.app.storing.submission import ModelStorage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama_cpp_embedder import EmbedderOptions, LlamaCppCrossEncoder, LlamaCppEmbedder
+from services.inference.adapters.llama.embedder import EmbedderOptions, LlamaCppCrossEncoder, LlamaCppEmbedder
 from services.inference.app.pooling.embedder_loop import EmbedderLoop
 from services.inference.app.pooling.embedding import Embedding
 from services.inference.app.pooling.pair_scoring import PairScoring

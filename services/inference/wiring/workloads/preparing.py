@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pagantic_common.domain.messages import IMAGES, ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.prompts.mtmd_encoder import MtmdEncoder
 from services.inference.adapters.prompts.shared_prompt_folder import read_shared_prompts

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama_cpp_engine import EngineOptions, LlamaCppEngine
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.app.generation import Generation
 from services.inference.app.storing.submission import ModelStorage, Submission

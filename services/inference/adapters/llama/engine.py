@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,10 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.llama_cpp_model import (
-    TILE_TOKENS,
-    LlamaTokenizer,
-    LlamaVocabulary,
-    load_model,
-    read_metadata,
-)
-from services.inference.adapters.machine import free_memory_bytes
+from services.inference.adapters.llama.cache import BITS_16, LOWER, MAX_SEQUENCES, CacheShape, EngineOptions
+from services.inference.adapters.llama.token_batch import TokenBatch
+from services.inference.adapters.llama.tokenizer import LlamaTokenizer, LlamaVocabulary
+from services.inference.adapters.llama.weights import TILE_TOKENS, load_model
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.cells.operations import Cells
@@ -32,94 +28,7 @@ _FLASH_ATTENTION_TYPES = {
     True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
-_BITS_16 = "f16"
-_CELL_TYPES = {_BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
-_NUMBER_BYTES = {_BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
-_SHARED_SCALE = 32
-_MIB = 1024 * 1024
-_SCORE_BYTES = 4
-_LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
-MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
-MAX_SCORES_BYTES = 256 * _MIB  # most memory for the larger batches of prompts
-PROMPT_STEPS = 4  # a batch of prompts alone may have so many times the tokens of a step
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How the model is loaded.
-
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window and
-    otherwise at least that window. Keys and values are f16 or q8_0; without flash attention, values are f16 whatever is
-    asked for.
-    """
-
-    context_tokens: int = 4096
-    kv_tokens: int = 0
-    max_sequences: int = 64
-    batch_tokens: int = 64
-    threads: int = 0
-    gpu_layers: int = 0
-    flash_attention: bool = False
-    use_extra_bufts: bool = True
-    key_type: str = _BITS_16
-    value_type: str = _BITS_16
-
-    @property
-    def cell_types(self) -> tuple[str, str]:
-        """The types of keys and of values; llama.cpp has values of 8 bits with flash attention alone."""
-        if self.flash_attention:
-            return self.key_type, self.value_type
-        return self.key_type, _BITS_16
-
-
-class TokenBatch:
-    """A llama_batch over our own arrays, which are filled without a call per token.
-
-    With `dimensions` it takes embeddings of images in place of tokens; it leaves out slices of the other kind.
-    """
-
-    def __init__(self, capacity: int, dimensions: int = 0) -> None:
-        self._tokens = np.zeros(capacity, dtype=np.int32)
-        self._embeddings = np.zeros((capacity, dimensions), dtype=np.float32)
-        self._has_embeddings = dimensions > 0
-        self._positions = np.zeros(capacity, dtype=np.int32)
-        self._counts = np.ones(capacity, dtype=np.int32)
-        self._sequences = np.zeros(capacity, dtype=np.int32)
-        self._wanted = np.zeros(capacity, dtype=np.int8)
-        int32_p = ctypes.POINTER(ctypes.c_int32)
-        base = self._sequences.ctypes.data
-        self._sequence_rows = (int32_p * capacity)(
-            *(ctypes.cast(base + index * self._sequences.itemsize, int32_p) for index in range(capacity))
-        )
-        self.batch = llama_cpp.llama_batch(
-            n_tokens=0,
-            token=None if dimensions else self._tokens.ctypes.data_as(int32_p),
-            embd=self._embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if dimensions else None,
-            pos=self._positions.ctypes.data_as(int32_p),
-            n_seq_id=self._counts.ctypes.data_as(int32_p),
-            seq_id=self._sequence_rows,
-            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def fill(self, slices: Sequence[Slice]) -> int:
-        """Write the slices into the batch and return the number of wanted rows of logits."""
-        start = rows = 0
-        for part in slices:
-            if (part.embeddings is not None) != self._has_embeddings:
-                continue
-            end = start + len(part.tokens)
-            if part.embeddings is None:
-                self._tokens[start:end] = part.tokens
-            else:
-                self._embeddings[start:end] = part.embeddings
-            self._positions[start:end] = range(part.position, part.position + len(part.tokens))
-            self._sequences[start:end] = part.sequence_id
-            self._wanted[start:end] = 0
-            self._wanted[end - part.logit_rows : end] = 1
-            rows += part.logit_rows
-            start = end
-        self.batch.n_tokens = start
-        return rows
+_CELL_TYPES = {BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
 
 
 class LlamaCppEngine:
@@ -135,11 +44,11 @@ class LlamaCppEngine:
         self._path = path
         self._window = min(options.context_tokens, llama_cpp.llama_model_n_ctx_train(self._model))
         self._info = replace(info, context_window=self._window)
+        self._shape = CacheShape(self._model, path, context_window=self._window)
         self._parked: dict[int, Cells] = {}
         self._has_window = llama_cpp.llama_model_n_swa(self._model) > 0
         try:
-            self._check_model(options)
-            self._check_memory(options)
+            self._shape.check(options)
             self._open_context(options)
         except PreconditionFailed:
             self._free_model()
@@ -170,67 +79,15 @@ class LlamaCppEngine:
         """Decode with another number of threads from the next step on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
-    def _check_model(self, options: EngineOptions) -> None:
-        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a model that this engine cannot run, or not so."""
-        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
-            raise PreconditionFailed(
-                f"{str(self._path)!r} is a recurrent or hybrid model, which cannot forget single tokens: use "
-                "a model of another kind, or name an engine that serves this one in PAGANTIC_INFERENCE_REMOTES",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        is_small = {options.key_type, options.value_type} != {_BITS_16}
-        if is_small and any(width % _SHARED_SCALE for width in self._widths):
-            widths = " and ".join(map(str, self._widths))
-            raise PreconditionFailed(
-                f"{str(self._path)!r} has keys and values of {widths} numbers, which 8 bits cannot hold: "
-                f"{_SHARED_SCALE} of them share a scale; set PAGANTIC_INFERENCE_CACHE_TYPE to {_BITS_16}",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-        if is_small and read_metadata(self._model, f"{self._architecture}.attention.key_length_mla"):
-            raise PreconditionFailed(
-                f"{str(self._path)!r} has latent attention, whose keys and values llama.cpp keeps in one type: set "
-                f"PAGANTIC_INFERENCE_CACHE_TYPE to {_BITS_16}",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-
-    def _check_memory(self, options: EngineOptions) -> None:
-        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a cache that the memory of this machine cannot hold.
-
-        The system would end this service, or another one. What a GPU holds is not counted.
-        """
-        cells = self._cells(options)
-        needed, free = cells * self._bytes_per_token(options), free_memory_bytes()
-        if needed > free and options.gpu_layers == 0:
-            raise PreconditionFailed(
-                f"no KV cache of {cells} tokens could be made for {str(self._path)!r}: it takes "
-                f"{needed // _MIB} MiB, and {free // _MIB} MiB are free; {_LOWER}",
-                code=ErrorCode.CONFIG_NO_ENGINE,
-            )
-
-    def _cells(self, options: EngineOptions) -> int:
-        return int(max(self._window, options.kv_tokens or 2 * self._window))
-
-    def _prompt_batch_tokens(self, options: EngineOptions, batch_tokens: int) -> int:
-        """Return the most tokens of a batch of prompts.
-
-        Without flash attention, llama.cpp has room for the scores of all cells, for each token of the largest batch.
-        """
-        cells = self._cells(options)
-        most = min(PROMPT_STEPS * batch_tokens, cells)
-        if not options.flash_attention:
-            scores_bytes = cells * llama_cpp.llama_model_n_head(self._model) * _SCORE_BYTES
-            most = min(most, MAX_SCORES_BYTES // scores_bytes)
-        return max(batch_tokens, most)
-
     def _open_context(self, options: EngineOptions) -> None:
         max_sequences = options.max_sequences
         if self._has_window:
             max_sequences = min(max_sequences, MAX_SEQUENCES // 2)
         threads = options.threads or os.cpu_count() or 1
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = self._cells(options)
+        params.n_ctx = self._shape.cells(options)
         batch_tokens = min(options.batch_tokens, int(params.n_ctx))
-        params.n_batch = params.n_ubatch = self._prompt_batch_tokens(options, batch_tokens)
+        params.n_batch = params.n_ubatch = self._shape.prompt_batch_tokens(options, batch_tokens)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(batch_tokens, params.n_seq_max)  # llama.cpp reserves a row for each sequence
         params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
@@ -241,7 +98,7 @@ class LlamaCppEngine:
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise PreconditionFailed(
-                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: {_LOWER}",
+                f"no KV cache of {params.n_ctx} tokens could be made for {str(self._path)!r}: {LOWER}",
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self._options = options
@@ -290,25 +147,7 @@ class LlamaCppEngine:
     @property
     def kv_bytes_per_token(self) -> int:
         """Memory of one cell: keys and values in every layer."""
-        return self._bytes_per_token(self._options)
-
-    def _bytes_per_token(self, options: EngineOptions) -> int:
-        types = zip(self._widths, options.cell_types, strict=True)
-        bytes_of_head = sum(width * _NUMBER_BYTES[name] for width, name in types)
-        heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
-        return int(heads * bytes_of_head)
-
-    @property
-    def _architecture(self) -> str:
-        return read_metadata(self._model, "general.architecture")
-
-    @property
-    def _widths(self) -> list[int]:
-        """Numbers in the key, and in the value, of a head."""
-        model = self._model
-        usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
-        given = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]
-        return [int(width) if width.isdigit() else usual for width in given]
+        return self._shape.bytes_per_token(self._options)
 
     @property
     def max_sequences(self) -> int:

@@ -14,8 +14,10 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.llama_cpp_engine import EngineOptions, TokenBatch
-from services.inference.adapters.llama_cpp_model import TILE_TOKENS, LlamaTokenizer, load_model, read_metadata
+from services.inference.adapters.llama.cache import EngineOptions
+from services.inference.adapters.llama.token_batch import TokenBatch
+from services.inference.adapters.llama.tokenizer import LlamaTokenizer
+from services.inference.adapters.llama.weights import TILE_TOKENS, load_model, read_metadata
 from services.inference.core import embedding, pairs
 from services.inference.core.embedding import Vectors
 from services.inference.core.pairs import PairLayout, split_template

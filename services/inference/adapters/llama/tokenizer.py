@@ -1,4 +1,4 @@
-"""Loads llama.cpp models, tokenizes with them, and forwards their log messages."""
+"""A model's tokens: text to tokens and back."""
 
 from __future__ import annotations
 
@@ -8,69 +8,22 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache, cached_property
 from itertools import islice, pairwise
-from pathlib import Path
-from typing import cast
 
 import llama_cpp
 
-from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PreconditionFailed
-from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
 from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
-
-log = get_logger(__name__)
 
 # llama.cpp decomposes text for WordPiece models, but keeps only the first letter of a Hangul syllable.
 _HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
-_VALUE_BYTES = 256
 _MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
-_GGML_LOG_LEVEL_WARN = 3
-# From so many tokens in a batch on, llama.cpp's flash attention for CPUs computes tiles. One long text is slower in
-# smaller batches. Several texts are slower in tiles, since each token visits the cells of all that share its tile.
-TILE_TOKENS = 64
 # The time that llama.cpp takes for a text grows with the square of the markers in it.
 _MARKERS_AT_ONCE = 32
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 _MARKED = _CONTROL | _USER_DEFINED
-
-
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    """Forward one message of llama.cpp to our log."""
-    if level >= _GGML_LOG_LEVEL_WARN and (message := text.decode("utf-8", "replace").strip(" .\n")):
-        log.debug("llama.cpp", message=message)
-
-
-def forward_logs() -> None:
-    """Forward the messages of llama.cpp to our log instead of stderr."""
-    llama_cpp.llama_log_set(forward_log, ctypes.c_void_p(0))
-
-
-def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
-    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model."""
-    forward_logs()
-    llama_cpp.llama_backend_init()
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
-    params.use_extra_bufts = use_extra_bufts
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    if not model:
-        raise PreconditionFailed(
-            f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
-            code=ErrorCode.CONFIG_NO_ENGINE,
-        )
-    return cast("llama_cpp.llama_model_p", model)
-
-
-def read_metadata(model: llama_cpp.llama_model_p, key: str) -> str:
-    """Return a value of a model's file as text; empty without one."""
-    buffer = ctypes.create_string_buffer(_VALUE_BYTES)
-    length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, _VALUE_BYTES)
-    if length < 0:
-        return ""
-    return buffer.value.decode("utf-8", "replace")
 
 
 class LlamaTokenizer:

@@ -1,0 +1,139 @@
+"""How a model is loaded, and the KV cache that this makes: its cells and their memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp
+
+from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from services.inference.adapters.llama.weights import read_metadata
+from services.inference.adapters.machine import free_memory_bytes
+
+BITS_16 = "f16"
+MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
+MAX_SCORES_BYTES = 256 * 1024 * 1024  # most memory for the larger batches of prompts
+LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
+_NUMBER_BYTES = {BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
+_SHARED_SCALE = 32
+_MIB = 1024 * 1024
+_SCORE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the model is loaded.
+
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window and
+    otherwise at least that window. Keys and values are f16 or q8_0; without flash attention, values are f16 whatever is
+    asked for. A batch of prompts alone may have `prompt_steps` times `batch_tokens`.
+    """
+
+    context_tokens: int = 4096
+    kv_tokens: int = 0
+    max_sequences: int = 64
+    batch_tokens: int = 64
+    threads: int = 0
+    gpu_layers: int = 0
+    flash_attention: bool = False
+    use_extra_bufts: bool = True
+    key_type: str = BITS_16
+    value_type: str = BITS_16
+    prompt_steps: int = 4
+
+    @property
+    def cell_types(self) -> tuple[str, str]:
+        """The types of keys and of values; llama.cpp has values of 8 bits with flash attention alone."""
+        if self.flash_attention:
+            return self.key_type, self.value_type
+        return self.key_type, BITS_16
+
+
+class CacheShape:
+    """The KV cache that a model has with any options."""
+
+    def __init__(self, model: llama_cpp.llama_model_p, path: Path, *, context_window: int) -> None:
+        self._model = model
+        self._path = path
+        self._window = context_window
+
+    def check(self, options: EngineOptions) -> None:
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a model or a cache that the engine cannot have."""
+        self._check_kind()
+        if {options.key_type, options.value_type} != {BITS_16}:
+            self._check_small_numbers()
+        self._check_memory(options)
+
+    def cells(self, options: EngineOptions) -> int:
+        """Return the number of cells."""
+        return int(max(self._window, options.kv_tokens or 2 * self._window))
+
+    def bytes_per_token(self, options: EngineOptions) -> int:
+        """Return the memory of one cell: keys and values in every layer."""
+        types = zip(self._widths, options.cell_types, strict=True)
+        bytes_of_head = sum(width * _NUMBER_BYTES[name] for width, name in types)
+        heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
+        return int(heads * bytes_of_head)
+
+    def prompt_batch_tokens(self, options: EngineOptions, batch_tokens: int) -> int:
+        """Return the most tokens of a batch of prompts.
+
+        Without flash attention, llama.cpp has room for the scores of all cells, for each token of the largest batch.
+        """
+        cells = self.cells(options)
+        most = min(options.prompt_steps * batch_tokens, cells)
+        if not options.flash_attention:
+            scores_bytes = cells * llama_cpp.llama_model_n_head(self._model) * _SCORE_BYTES
+            most = min(most, MAX_SCORES_BYTES // scores_bytes)
+        return max(batch_tokens, most)
+
+    def _check_kind(self) -> None:
+        if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} is a recurrent or hybrid model, which cannot forget single tokens: use "
+                "a model of another kind, or name an engine that serves this one in PAGANTIC_INFERENCE_REMOTES",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
+    def _check_small_numbers(self) -> None:
+        """Raise PreconditionFailed for a model whose keys and values cannot have 8 bits."""
+        if any(width % _SHARED_SCALE for width in self._widths):
+            widths = " and ".join(map(str, self._widths))
+            raise PreconditionFailed(
+                f"{str(self._path)!r} has keys and values of {widths} numbers, which 8 bits cannot hold: "
+                f"{_SHARED_SCALE} of them share a scale; set PAGANTIC_INFERENCE_CACHE_TYPE to {BITS_16}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+        if read_metadata(self._model, f"{self._architecture}.attention.key_length_mla"):
+            raise PreconditionFailed(
+                f"{str(self._path)!r} has latent attention, whose keys and values llama.cpp keeps in one type: set "
+                f"PAGANTIC_INFERENCE_CACHE_TYPE to {BITS_16}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
+    def _check_memory(self, options: EngineOptions) -> None:
+        """Raise PreconditionFailed for a cache that the memory of this machine cannot hold.
+
+        The system would end this service, or another one. What a GPU holds is not counted.
+        """
+        cells = self.cells(options)
+        needed, free = cells * self.bytes_per_token(options), free_memory_bytes()
+        if needed > free and options.gpu_layers == 0:
+            raise PreconditionFailed(
+                f"no KV cache of {cells} tokens could be made for {str(self._path)!r}: it takes "
+                f"{needed // _MIB} MiB, and {free // _MIB} MiB are free; {LOWER}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+            )
+
+    @property
+    def _architecture(self) -> str:
+        return read_metadata(self._model, "general.architecture")
+
+    @property
+    def _widths(self) -> list[int]:
+        """Numbers in the key, and in the value, of a head."""
+        model = self._model
+        usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
+        given = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]
+        return [int(width) if width.isdigit() else usual for width in given]
