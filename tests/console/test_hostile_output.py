@@ -151,11 +151,7 @@ class HostileModels(ScriptedInference):
 
 @pytest.mark.parametrize(
     "place",
-    [
-        "session",
-        "tool",
-        *(pytest.param(one, marks=pytest.mark.whole) for one in ("sessions", "file", "models", "load")),
-    ],
+    [pytest.param(place, marks=[] if place == "session" else pytest.mark.whole) for place in PLACES],
 )
 async def test_hostile_names_titles_files_and_schemas_are_text_and_fit_a_narrow_screen(console, place):
     act, address, ready = PLACES[place]

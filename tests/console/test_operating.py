@@ -54,6 +54,7 @@ async def test_a_call_that_is_decided_elsewhere_leaves_the_page(console):
         await task
 
 
+@pytest.mark.whole
 async def test_a_tool_shows_its_origin_safety_action_and_schema(console):
     async with console(scripted_services(tools=ScriptedTools(), policy="*=ask")) as opened:
         await opened.open("#/tools")
@@ -89,6 +90,7 @@ async def test_a_model_is_loaded_and_unloaded(console):
             assert command in shown
 
 
+@pytest.mark.whole
 async def test_a_caller_who_is_no_operator_is_told_what_is_left_out(console):
     keys = {"admin_keys": lambda: {USER.key_id: USER}}
     async with console(orchestrator=keys) as opened:
@@ -106,6 +108,7 @@ async def test_a_caller_who_is_no_operator_is_told_what_is_left_out(console):
         assert ("AUTH_DENIED" in shown, "Use a key with the scope" in shown) == (True, True)
 
 
+@pytest.mark.whole
 async def test_the_load_of_each_replica_is_shown_and_asked_for_while_the_page_is_seen(console):
     serving = ScriptedServing()
     away = ReplicaReport("local", "ipv4:127.0.0.1:1", error=Unavailable("gone", code=ErrorCode.INFERENCE_ENGINE_ERROR))

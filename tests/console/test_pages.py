@@ -186,7 +186,7 @@ PAGES = {
     "load": (load, with_tool),
 }
 WITH_COLLECTIONS = ("collections", "collection")
-SAMPLE = {("chat", "light", 1440), ("plan", "dark", 360), ("collection", "light", 360)}
+SAMPLE = {("chat", "light", 1440), ("plan", "dark", 360)}
 EVERY = [
     pytest.param(page, theme, width, marks=[] if (page, theme, width) in SAMPLE else pytest.mark.whole)
     for page in PAGES
