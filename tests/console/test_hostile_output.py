@@ -9,7 +9,7 @@ import pytest
 from pagantic_common.domain.messages import ModelInfo, ToolCall, ToolDefinition, ToolSafety
 from services.orchestrator.core.model.response import InferenceDelta
 from services.orchestrator.ports.serving import ReplicaReport, ServedModel
-from tests.support.console_worlds import waits, with_tool
+from tests.support.console_worlds import QUOTE, waits, with_tool
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 from tests.support.scripted_serving import LOAD, ScriptedServing
 
@@ -104,7 +104,7 @@ async def hostile_file(opened):
     await opened.server.http.post("/v1/collections", json={"name": "c" * 64})
     await opened.open(f"#/collections/{'c' * 64}")
     await opened.page.wait_for_selector(".facts dd")
-    for content in (HOSTILE.encode(), b"%PDF-1.4"):
+    for content in (f"{QUOTE}. {HOSTILE}".encode(), b"%PDF-1.4"):
         file = {"name": HOSTILE.replace("/", "|"), "mimeType": "text/plain", "buffer": content}
         await opened.page.set_input_files("#files", file)
         await opened.page.get_by_text("stored").last.wait_for()
@@ -133,7 +133,7 @@ PLACES = {
 
 
 def hostile_services():
-    cited = {"in_sources": True, "claims": [{"source": 1, "quote": HOSTILE[:40], "text": HOSTILE}]}
+    cited = {"in_sources": True, "claims": [{"source": 1, "quote": QUOTE, "text": HOSTILE}]}
     call = ToolCall("c1", "clock", json.dumps({"zone": HOSTILE}))
     said = [answer("", calls=[call]), answer("It is noon."), answer(json.dumps(cited))]
     services = with_tool(*said)

@@ -1,8 +1,11 @@
 """The console as a person with a keyboard uses it, and what a reader of its pages finds."""
 
 import json
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.support.relay import relayed
 
 SERIOUS = ("serious", "critical")
 # Links to what the browser says of itself, not of the page.
@@ -19,10 +22,20 @@ class Console:
     context: Any
     mistakes: list = field(default_factory=list)
     requests: list = field(default_factory=list)
+    relay_port: int = 0
 
     @property
     def url(self):
+        if self.relay_port:
+            return f"http://127.0.0.1:{self.relay_port}"
         return str(self.server.http.base_url).rstrip("/")
+
+    @asynccontextmanager
+    async def through_relay(self):
+        """Open the console through a relay, which can be cut, and yield the relay."""
+        async with relayed(self.server.http.base_url.port) as (relay, self.relay_port):
+            await self.open()
+            yield relay
 
     async def open(self, address="#/chat"):
         """Open an address of the console, as its first page or after another."""

@@ -7,6 +7,7 @@ import { count, visible } from "./text.js";
 
 const NAME = "[A-Za-z0-9._\\-]{1,64}";
 const DEFAULT = "default";
+const OWN_CHOICES = 2;
 
 /** Return the path of a collection. */
 export function collectionPath(name, rest = "") {
@@ -100,10 +101,16 @@ class CollectionsPage {
     try {
       const { data } = await call("v1/models", { signal: this.signal });
       const embeds = data.filter((model) => model.pagantic?.capabilities.includes("embed"));
+      for (const option of [...this.models.options].slice(OWN_CHOICES)) option.remove();
       this.models.append(...embeds.map(({ id }) => h("option", { value: id }, visible(id))));
     } catch (failure) {
       if (!this.signal.aborted) this.problem.replaceChildren(shownFailure(failure));
     }
+  }
+
+  #again() {
+    this.problem.replaceChildren();
+    return Promise.all([this.load(), this.loadModels()]);
   }
 
   async load() {
@@ -117,7 +124,7 @@ class CollectionsPage {
     } catch (failure) {
       if (this.signal.aborted) return;
       this.note.hidden = false;
-      this.note.replaceChildren(shownFailure(failure, [["Try again", () => this.load()]]));
+      this.note.replaceChildren(shownFailure(failure, [["Try again", () => this.#again()]]));
     }
   }
 }
