@@ -66,16 +66,21 @@ class ModelsPage {
 
   #row(model, place, replicas) {
     const { context_window: context, capabilities } = model.pagantic ?? {};
-    const state = replicas && capabilities ? stateOf(model.id, replicas) : null;
-    const row = h(
-      "tr",
-      { "data-model": model.id },
-      h("th", { scope: "row" }, h("code", { class: "long" }, visible(model.id)), place === 0 && capabilities ? [" ", h("span", { class: "state live" }, "default")] : null),
+    const name = [h("code", { class: "long" }, visible(model.id))];
+    if (place === 0 && capabilities) name.push(" ", h("span", { class: "state live" }, "default"));
+    const row = h("tr", { "data-model": model.id }, h("th", { scope: "row" }, name));
+    if (!capabilities) {
+      row.append(h("td", { "data-label": "Can", colspan: "6" }, "another name of a served model, by the settings of the gateway"));
+      return row;
+    }
+    const state = replicas ? stateOf(model.id, replicas) : null;
+    const used = state && (state.running ? count(state.running, "request") : "no");
+    row.append(
       cell("Context", context ? `${context.toLocaleString("en")} tokens` : "not known"),
-      cell("Can", capabilities ? visible(capabilities.join(", ")) : "another name of a model"),
+      cell("Can", visible(capabilities.join(", "))),
       cell("State", state ? shownLoaded(state) : "not shown"),
       cell("Memory", state ? megabytes(state.memory) : "not shown"),
-      cell("In use", state ? (state.running ? count(state.running, "request") : "no") : "not shown"),
+      cell("In use", used ?? "not shown"),
       h("td", {}, state?.known && !capabilities.includes("route") ? this.#changes(model.id, state) : ""),
     );
     return row;

@@ -185,7 +185,9 @@ function toolItem(tool) {
 
 function firstLine(text) {
   const line = text.split("\n", 1)[0];
-  return line.length <= SHORT ? line : `${line.slice(0, SHORT)} …`;
+  if (line.length <= SHORT) return line;
+  const space = line.lastIndexOf(" ", SHORT);
+  return `${line.slice(0, space > 0 ? space : SHORT)} …`;
 }
 
 function isLong(text) {
