@@ -99,9 +99,18 @@ class CollectionPage {
     return form;
   }
 
+  /** Tell whether there is something to ask; what was stored a moment ago may not be shown yet. */
+  async #hasDocuments() {
+    if (this.collection?.document_count) return true;
+    await this.#load(this.signal).catch((failure) => {
+      if (!(failure instanceof CallFailure)) throw failure;
+    });
+    return Boolean(this.collection?.document_count);
+  }
+
   async #send(question) {
     if (!question || this.ask.disabled) return;
-    if (!this.collection?.document_count) {
+    if (!(await this.#hasDocuments())) {
       this.problem.replaceChildren(h("p", { class: "note" }, "The collection has no documents yet: add files first."));
       announce("The collection has no documents yet: add files first.");
       return;
