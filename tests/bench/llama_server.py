@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
-
-import httpx
+from tempfile import TemporaryDirectory
 
 from tests.bench.load import BenchError
 from tests.bench.peer import find_peer
 from tests.bench.sweep import best_by_turns, chat_rates, overall
-from tests.support.ports import free_ports
-
-START_S = 300.0
+from tests.support.llama_server import LlamaServer, LlamaServerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +46,17 @@ def running_llama_server(
     program: Path, model: Path, arguments: Sequence[str], settings: ServerSettings | None = None
 ) -> Iterator[str]:
     """Run the server with a model; yields its URL when it is ready."""
-    (port,) = free_ports(1)
-    command = [str(program), "--model", str(model), "--host", "127.0.0.1", "--port", str(port), *arguments]
-    environment = dict(os.environ)
+    environment: dict[str, str] = {}
     if settings is not None:
-        command += settings.arguments
-        environment |= settings.environment
-    url = f"http://127.0.0.1:{port}"
-    with (
-        TemporaryFile() as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process,
-    ):
+        arguments = [*arguments, *settings.arguments]
+        environment = settings.environment
+    with TemporaryDirectory() as folder:
+        server = LlamaServer(program, model, arguments, log=Path(folder) / "log", environment=environment)
         try:
-            end_s = time.monotonic() + START_S
-            while not _is_ready(url):
-                if process.poll() is not None or time.monotonic() > end_s:
-                    log.seek(0)
-                    raise BenchError(f"llama-server does not start: {log.read()[-2000:].decode(errors='replace')}")
-                time.sleep(0.5)
-            yield url
-        finally:
-            process.terminate()
+            with server:
+                yield server.origin
+        except LlamaServerError as error:
+            raise BenchError(str(error)) from None
 
 
 def best_settings(
@@ -106,10 +89,3 @@ def best_settings(
 
 async def _rates(url: str, levels: Sequence[int], requests: int) -> list[float]:
     return await chat_rates(await find_peer(url, ()), levels, requests)
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=2).is_success
-    except httpx.TransportError:
-        return False

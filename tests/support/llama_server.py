@@ -1,73 +1,98 @@
-"""llama.cpp's own server with the bundled model, a process of its own: another engine for tests."""
+"""llama.cpp's own server, a process of its own: another engine for tests, and the peer of benches."""
+
+from __future__ import annotations
 
 import os
-import signal
 import subprocess
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import httpx
 
 from services.inference.adapters.default_model import find_default_model
-from tests.support.killing import wait_until
 from tests.support.needs import LLAMA_SERVER, skip_without
 from tests.support.ports import free_ports
 
 VARIABLE = "PAGANTIC_LLAMA_SERVER"
 WINDOW = 1024
+SLOTS = 4
+START_S = 300.0
+_POLL_S = 0.1
+
+
+class LlamaServerError(Exception):
+    """The server does not start."""
 
 
 class LlamaServer:
-    """The server at a port that stays its own; skips the test where there is no program."""
+    """The server at a port that stays its own, whatever happens to the process.
 
-    def __init__(self, log):
-        self._program = os.environ.get(VARIABLE, "")
-        if not Path(self._program).is_file():
-            skip_without(LLAMA_SERVER)
-        (self._port,) = free_ports(1)
+    Args:
+        program: The file of the program.
+        model: The model that it serves.
+        arguments: Further arguments.
+        log: The file that what it prints is appended to.
+        environment: Variables beside those of this process.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        model: Path,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        (port,) = free_ports(1)
+        self.origin = f"http://127.0.0.1:{port}"
+        self._command = [str(program), "--model", str(model), "--host", "127.0.0.1", "--port", str(port), *arguments]
+        self._environment = {**os.environ, **(environment or {})}
         self._log = log
-        self._process = None
-        self.url = f"http://127.0.0.1:{self._port}/v1"
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self):
-        """Start it, and return when it has loaded its model."""
-        slots = 4
-        options = [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self._port),
-            "--ctx-size",
-            str(slots * WINDOW),
-            "--parallel",
-            str(slots),
-            "--threads",
-            "2",
-            "--jinja",
-        ]
+    @property
+    def url(self) -> str:
+        """The address of its OpenAI API."""
+        return f"{self.origin}/v1"
+
+    def start(self) -> Self:
+        """Start it, and return when it has loaded its model; raises LlamaServerError if it ends before that."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._program, "--model", find_default_model(), *options],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        wait_until(self._is_ready, f"llama-server serves: see {self._log}")
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, env=self._environment)
+        end_s = time.monotonic() + START_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > end_s:
+                self.kill()
+                raise LlamaServerError(f"llama-server does not start: {self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(_POLL_S)
         return self
 
-    def kill(self):
-        """End it as a crash would."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+    def kill(self) -> None:
+        """End it as a crash would; nothing if it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *_):
-        if self._process.poll() is None:
-            self.kill()
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
-    def _is_ready(self):
-        assert self._process.poll() is None, self._log.read_text()[-2000:]
+    def _is_ready(self) -> bool:
         try:
-            return httpx.get(self.url.removesuffix("/v1") + "/health", timeout=1).is_success
+            return httpx.get(f"{self.origin}/health", timeout=2).is_success
         except httpx.TransportError:
             return False
+
+
+def tested_llama_server(folder: Path) -> LlamaServer:
+    """Return the server that tests use, with the bundled model; skips the test where there is no program."""
+    program = Path(os.environ.get(VARIABLE, ""))
+    if not program.is_file():
+        skip_without(LLAMA_SERVER)
+    arguments = ["--ctx-size", str(SLOTS * WINDOW), "--parallel", str(SLOTS), "--threads", "2", "--jinja"]
+    return LlamaServer(program, find_default_model(), arguments, log=folder / "log")
