@@ -28,6 +28,8 @@ from services.orchestrator.ports.journal import (
 )
 from services.orchestrator.ports.page import Page
 
+# A character of a value has up to so many in a sealed journal, whose values only this process can read.
+_SEALED_CHARS = 8
 _sessions, _messages = tables.sessions, tables.messages
 
 
@@ -192,9 +194,9 @@ def _values_of(db: Connection, sessions: Sequence[Row[Any]], state_key: str) -> 
         table.c.tenant == sessions[0].tenant,
         table.c.session_id.in_([session.session_id for session in sessions]),
         table.c.key == state_key,
-        func.length(table.c.value_json) <= MAX_LISTED_CHARS,
+        func.length(table.c.value_json) <= _SEALED_CHARS * MAX_LISTED_CHARS,
     )
-    return {row.session_id: row.value_json for row in db.execute(found)}
+    return {row.session_id: row.value_json for row in db.execute(found) if len(row.value_json) <= MAX_LISTED_CHARS}
 
 
 def _use_of(token: str) -> tuple[float, str]:
