@@ -104,14 +104,18 @@ async def hostile_file(opened):
     await opened.server.http.post("/v1/collections", json={"name": "c" * 64})
     await opened.open(f"#/collections/{'c' * 64}")
     await opened.page.wait_for_selector(".facts dd")
-    for content in (f"{QUOTE}. {HOSTILE}".encode(), b"%PDF-1.4"):
-        file = {"name": HOSTILE.replace("/", "|"), "mimeType": "text/plain", "buffer": content}
+    hostile_name = HOSTILE.replace("/", "|")
+    for name, content, said in (
+        ("<img src=x>.txt", f"{QUOTE}. {HOSTILE}".encode(), "1 file stored."),
+        (hostile_name, b"%PDF-1.4", "1 file stored, 1 not stored."),
+    ):
+        file = {"name": name, "mimeType": "text/plain", "buffer": content}
         await opened.page.set_input_files("#files", file)
-        await opened.page.get_by_text("stored").last.wait_for()
+        await opened.page.locator("main .note").get_by_text(said, exact=True).wait_for()
     await opened.page.fill("#question", HOSTILE)
     await opened.page.press("#question", "Enter")
     await opened.page.click(".sources button")
-    await opened.page.wait_for_selector(".passage .plain, .passage .note")
+    await opened.page.wait_for_selector(".chunk .plain, .chunk .note")
 
 
 async def hostile_call(opened):

@@ -134,9 +134,9 @@ async def test_a_collection_is_made_filled_asked_and_deleted(console):
         assert QUOTE in inference.commands[0].messages[-1].content
         await opened.tab_to(".sources button")
         await opened.press("Enter")
-        await opened.page.wait_for_selector(".passage mark")
-        passage = await opened.text(".passage")
-        assert (await opened.text(".passage mark"), "the green one 17" in passage) == (QUOTE, True)
+        await opened.page.wait_for_selector(".chunk mark")
+        chunk = await opened.text(".chunk")
+        assert (await opened.text(".chunk mark"), "the green one 17" in chunk) == (QUOTE, True)
         await delete(opened)
         await opened.page.get_by_text("There is no collection yet").wait_for()
 

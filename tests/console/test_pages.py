@@ -144,7 +144,7 @@ async def collection(opened):
     await opened.page.press("#question", "Enter")
     await opened.page.wait_for_selector(".sources button")
     await opened.page.click(".sources button")
-    await opened.page.wait_for_selector(".passage mark")
+    await opened.page.wait_for_selector(".chunk mark")
 
 
 async def tools(opened):

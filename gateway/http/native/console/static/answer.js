@@ -5,7 +5,7 @@ import { shownApproval } from "./approvals.js";
 import { announce, copyButton, h } from "./dom.js";
 import { failureOf, shownFailure } from "./failures.js";
 import { OutputText, shownText } from "./output.js";
-import { passageButton } from "./passages.js";
+import { chunkButton } from "./chunks.js";
 import { bare, count, indented, span, visible } from "./text.js";
 import { shownVotes } from "./votes.js";
 
@@ -13,7 +13,7 @@ const READ_ALOUD = 600;
 const MARK = /\[(\d{1,3})\]/g;
 let made = 0;
 
-/** Shows an answer, and takes its events. Its citations open their passages where the collection is known. */
+/** Shows an answer, and takes its events. Its citations open their chunks where the collection is known. */
 export class AnswerView {
   constructor(requestId, collection = "") {
     this.requestId = requestId;
@@ -159,7 +159,7 @@ export class AnswerView {
         citation.page ? ` page ${citation.page}` : "",
         h("p", {}, visible(citation.claim ?? "")),
         h("blockquote", {}, visible(citation.quote ?? "")),
-        this.collection ? passageButton(this.collection, citation, `${this.prefix}-passage-${index}`) : null,
+        this.collection ? chunkButton(this.collection, citation, `${this.prefix}-chunk-${index}`) : null,
       ),
     );
     const heading = h("h3", {}, "Sources");

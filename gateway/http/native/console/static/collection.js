@@ -89,7 +89,7 @@ class CollectionPage {
     const form = h(
       "form",
       { class: "inline", "aria-label": "Question" },
-      field("Question", this.question, "The answer quotes the documents; each quote opens its passage."),
+      field("Question", this.question, "The answer quotes the documents; each quote opens its chunk."),
       this.ask,
     );
     form.addEventListener("submit", (event) => {

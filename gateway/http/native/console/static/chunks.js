@@ -1,4 +1,4 @@
-// Finds the passage that a citation quotes, and shows it with the quote marked.
+// Finds the chunk that a citation quotes, and shows it with the quote marked.
 
 import { call } from "./api.js";
 import { h } from "./dom.js";
@@ -8,24 +8,24 @@ import { visible } from "./text.js";
 
 const CANDIDATES = 20;
 
-/** Return a button that opens the passage of a citation of a collection below itself, and closes it again. */
-export function passageButton(collection, citation, id) {
-  const place = h("div", { id, hidden: true, tabindex: "-1", class: "passage" });
-  const button = h("button", { type: "button", class: "quiet small", "aria-expanded": "false", "aria-controls": id }, "Show the passage");
+/** Return a button that opens the chunk of a citation of a collection below itself, and closes it again. */
+export function chunkButton(collection, citation, id) {
+  const place = h("div", { id, hidden: true, tabindex: "-1", class: "chunk" });
+  const button = h("button", { type: "button", class: "quiet small", "aria-expanded": "false", "aria-controls": id }, "Show the chunk");
   button.addEventListener("click", async () => {
     const isOpen = place.hidden;
     button.setAttribute("aria-expanded", String(isOpen));
-    button.textContent = isOpen ? "Hide the passage" : "Show the passage";
+    button.textContent = isOpen ? "Hide the chunk" : "Show the chunk";
     place.hidden = !isOpen;
     if (!isOpen || place.childElementCount) return;
     place.append(h("p", { class: "empty" }, "Loading …"));
-    place.replaceChildren(...(await shownPassage(collection, citation)));
+    place.replaceChildren(...(await foundChunk(collection, citation)));
     place.focus();
   });
   return [button, place];
 }
 
-async function shownPassage(collection, citation) {
+async function foundChunk(collection, citation) {
   try {
     const chunk = chunkOf(citation, await candidates(collection, citation));
     if (chunk) return shownChunk(chunk, citation.quote ?? "");
