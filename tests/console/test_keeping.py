@@ -100,14 +100,6 @@ async def test_a_long_conversation_is_read_page_by_page(console):
         assert await opened.page.evaluate("document.activeElement === document.querySelector('.turns > li')")
 
 
-async def choose(opened, *files):
-    """Choose files by keyboard."""
-    await opened.tab_to("#files")
-    async with opened.page.expect_file_chooser() as chosen:
-        await opened.press("Enter")
-    await (await chosen.value).set_files(list(files))
-
-
 def file(name, content, kind="text/plain"):
     return {"name": name, "mimeType": kind, "buffer": content}
 
@@ -121,7 +113,7 @@ async def test_a_collection_is_made_filled_asked_and_deleted(console):
         await opened.type("lamps")
         await opened.press("Enter")
         await opened.page.wait_for_selector("#files")
-        await choose(opened, file("lamps.txt", LAMPS.encode()), file("broken.pdf", b"%PDF-1.4", "application/pdf"))
+        await opened.choose(file("lamps.txt", LAMPS.encode()), file("broken.pdf", b"%PDF-1.4", "application/pdf"))
         await opened.page.locator("main").get_by_text("1 file stored, 1 not stored.").wait_for()
         good, bad = [await one.inner_text() for one in await opened.page.query_selector_all(".files > li")]
         assert "added: 1 chunk" in good
