@@ -18,6 +18,7 @@ USES = frozenset({Scope.EXECUTE, Scope.READ})
 USER = StoredKey(DEFAULT_TENANT, ADMIN.key_id, "user", USES, hash_of(ADMIN.secret), 0.0)
 
 
+@pytest.mark.whole
 async def test_calls_that_wait_are_decided_and_what_somebody_writes_stays(console):
     services = with_tool()
     async with console(services) as opened:
@@ -65,6 +66,7 @@ async def test_a_tool_shows_its_origin_safety_action_and_schema(console):
             assert words in shown
 
 
+@pytest.mark.whole
 async def test_a_model_is_loaded_and_unloaded(console):
     serving = ScriptedServing()
     on_button = "() => document.activeElement.matches('tr[data-model=embedder] button')"
