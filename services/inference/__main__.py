@@ -12,9 +12,8 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import load_settings
 from services.inference.adapters.default_model import find_default_model
-from services.inference.adapters.machine import set_spinning
-from services.inference.core.tuning.choosing import DEFAULT_SPIN_COUNT
-from services.inference.settings import AUTO, InferenceSettings
+from services.inference.adapters.openmp import set_spinning
+from services.inference.settings import InferenceSettings
 
 SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the interpreter between two steps
 
@@ -23,13 +22,10 @@ SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the inte
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
     """Load the service's own model, if it has one, and yield the registrations of the server."""
     # llama.cpp's OpenMP reads how long to spin when the library loads, so the wiring is imported afterwards.
-    spin_count = settings.spin_count
-    if spin_count == AUTO:
-        spin_count = DEFAULT_SPIN_COUNT
-    set_spinning(spin_count)
-    from services.inference.wiring import service  # noqa: PLC0415
+    set_spinning(settings.spin_count)
+    from services.inference.wiring import service, spinning  # noqa: PLC0415
 
-    async with service.open_app(settings, _own_model(settings)) as registrations:
+    async with spinning.open_spinning(settings), service.open_app(settings, _own_model(settings)) as registrations:
         yield registrations
 
 

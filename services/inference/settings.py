@@ -193,7 +193,7 @@ class InferenceSettings(InnerSettings):
     )
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(AUTO, description="threads that decode")
     spin_count: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        AUTO, description="rounds that idle threads spin before they sleep (1000); many are slow beside busy processes"
+        AUTO, description="rounds that idle threads spin before they sleep; auto follows the load of other processes"
     )
     flash_attention: bool | Literal["auto"] = Field(
         AUTO, description="on a CPU it helps many short sequences and slows those that share much; follows the load"

@@ -22,16 +22,6 @@ def core_count() -> int:
     return max(1, min(len(siblings), int(_quota_cores())))
 
 
-def set_spinning(spin_count: int) -> None:
-    """Set how many rounds idle threads of llama.cpp spin, in this process and its children.
-
-    OpenMP reads it once, when llama.cpp's library loads.
-    """
-    os.environ["GOMP_SPINCOUNT"] = str(spin_count)
-    # By default, libgomp spins for 100 rounds at most once two models have threads, and a step takes 1.5 times as long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "active")
-
-
 def free_memory_bytes() -> int:
     """Return the memory that is free without swapping, on the machine and within this process's cgroup.
 

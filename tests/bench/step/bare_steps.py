@@ -5,13 +5,12 @@ The step appends a token to each of so many sequences of that length, in a proce
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
 
-from services.inference.adapters.machine import set_spinning
-from services.inference.core.tuning.choosing import DEFAULT_SPIN_COUNT
+from services.inference.adapters.openmp import set_spinning
+from services.inference.settings import InferenceSettings
 
 STEPS = 60
 _MS = 1000.0
@@ -20,12 +19,11 @@ _MS = 1000.0
 def main() -> None:
     """Entry point."""
     threads, sequences, tokens = (int(argument) for argument in sys.argv[1:])
-    set_spinning(int(os.environ.get("PAGANTIC_INFERENCE_SPIN_COUNT", DEFAULT_SPIN_COUNT)))
+    set_spinning(InferenceSettings().spin_count)
     from pagantic_common.domain.messages import ModelInfo  # noqa: PLC0415
     from services.inference.adapters.llama.cache import EngineOptions  # noqa: PLC0415
     from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
-    from services.inference.settings import InferenceSettings  # noqa: PLC0415
     from tests.bench.served_file import served_file  # noqa: PLC0415
 
     settings = InferenceSettings()

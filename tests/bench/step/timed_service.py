@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from services.inference.adapters.machine import set_spinning
-from services.inference.core.tuning.choosing import DEFAULT_SPIN_COUNT
+from services.inference.adapters.openmp import set_spinning
+from services.inference.settings import InferenceSettings
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _TASKS = Path("/proc/self/task")
@@ -104,7 +104,7 @@ class Drafts:
 
 def _time_parts(watch: Stopwatch, threads: Threads, drafts: Drafts) -> None:
     # llama.cpp's OpenMP reads the environment when the library loads.
-    set_spinning(int(os.environ.get("PAGANTIC_INFERENCE_SPIN_COUNT", DEFAULT_SPIN_COUNT)))
+    set_spinning(InferenceSettings().spin_count)
     import llama_cpp  # noqa: PLC0415
 
     from services.inference import servicer  # noqa: PLC0415

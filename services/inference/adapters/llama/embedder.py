@@ -18,6 +18,7 @@ from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.token_batch import TokenBatch
 from services.inference.adapters.llama.tokenizer import LlamaTokenizer
 from services.inference.adapters.llama.weights import TILE_TOKENS, load_model, read_metadata
+from services.inference.adapters.openmp import release_threads
 from services.inference.core import embedding, pairs
 from services.inference.core.embedding import Vectors
 from services.inference.core.pairs import PairLayout, split_template
@@ -161,7 +162,10 @@ class LlamaCppEmbedder:
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
         """Return a vector per text, in order."""
         is_small = sum(map(len, texts)) < TILE_TOKENS
-        return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
+        try:
+            return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
+        finally:
+            release_threads()  # Their number would make the threads of other models spin briefly.
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""

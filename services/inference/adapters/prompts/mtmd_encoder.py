@@ -13,6 +13,7 @@ import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from services.inference.adapters.llama.weights import forward_log
+from services.inference.adapters.openmp import release_threads
 from services.inference.core.decoding.images import DecodedImage, Embeddings, ImagePiece
 
 _ADVICE = "use another projector, or leave PROJECTOR_PATH empty"
@@ -87,7 +88,9 @@ class MtmdEncoder:
         return ImagePiece(positions=positions, embeddings=self._embeddings(chunk, positions))
 
     def _embeddings(self, chunk: Any, positions: int) -> Embeddings:
-        if code := self._library.mtmd_encode_chunk(self._context, chunk):
+        code = self._library.mtmd_encode_chunk(self._context, chunk)
+        release_threads()  # Their number would make the threads of the model spin briefly.
+        if code:
             raise _failure(f"an image of {positions} positions could not be encoded ({code})")
         output = self._library.mtmd_get_output_embd(self._context)
         found: Embeddings = np.ctypeslib.as_array(output, shape=(positions, self._size)).copy()

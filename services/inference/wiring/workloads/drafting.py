@@ -12,6 +12,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llama.tokenizer import LlamaTokenizer, common_tokens
+from services.inference.adapters.openmp import release_threads
 from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
 from services.inference.settings import InferenceSettings
 
@@ -38,6 +39,7 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
         ) from None
     drafts = DraftEngine(draft, vocabulary_size=shared, limits=_limits(engine, draft, settings), clock=SystemClock())
     drafts.measure()
+    release_threads()  # The engine has a thread of its own.
     log.info("draft model loaded", model=path.name, shared_tokens=shared)
     return drafts
 

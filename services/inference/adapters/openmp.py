@@ -1,0 +1,79 @@
+"""The threads of llama.cpp's OpenMP, libgomp: how long they spin before they sleep, and when they end.
+
+libgomp reads two counts when it loads: a long one, and a short one for a process in which it manages more threads than
+there are processors. A team of threads that sleeps makes them more, and so makes all other threads spin briefly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+from services.inference.core.tuning.spinning import LONG_SPIN_COUNT
+
+_SOFT = 1  # omp_pause_soft
+_SEMAPHORE_BYTES = 64
+
+
+def set_spinning(spin_count: int | str) -> None:
+    """Set how many rounds idle threads spin, in this process and its children; "auto" is the long count.
+
+    libgomp reads it once, when llama.cpp's library loads.
+    """
+    if isinstance(spin_count, str):
+        spin_count = LONG_SPIN_COUNT
+    os.environ["GOMP_SPINCOUNT"] = str(spin_count)
+    os.environ.setdefault("OMP_WAIT_POLICY", "active")  # the short count is then 1000, and 100 otherwise
+
+
+def release_threads() -> None:
+    """End the threads that libgomp keeps for the calling one, and that count as managed."""
+    library = _libgomp()
+    if library is not None:
+        library.omp_pause_resource_all(_SOFT)
+
+
+class SpinSwitch:
+    """Switches all threads of this process between the long count and the short one.
+
+    Raises OSError where llama.cpp has not been loaded with libgomp.
+    """
+
+    def __init__(self) -> None:
+        library = _libgomp()
+        if library is None:
+            raise OSError("llama.cpp runs without libgomp here")
+        self._libgomp = library
+        self._libc = ctypes.CDLL(None)
+        self._threads = (os.cpu_count() or 1) + 1
+        self._semaphore = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
+        self._team: threading.Thread | None = None
+
+    def set_long(self, is_long: bool) -> None:
+        """Spin for the long count, or for the short one."""
+        if is_long:
+            self._wake_team()
+        elif self._team is None:
+            self._libc.sem_init(self._semaphore, 0, 0)
+            self._team = threading.Thread(target=self._sleep, name="spin-briefly", daemon=True)
+            self._team.start()
+
+    def _sleep(self) -> None:
+        """Let a team sleep until the semaphore wakes it; it ends with this thread."""
+        self._libgomp.GOMP_parallel(self._libc.sem_wait, self._semaphore, self._threads, 0)
+
+    def _wake_team(self) -> None:
+        if self._team is None:
+            return
+        for _ in range(self._threads):
+            self._libc.sem_post(self._semaphore)
+        self._team.join()
+        self._team = None
+
+
+def _libgomp() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except (OSError, AttributeError):  # not loaded, or a system without such modes
+        return None
