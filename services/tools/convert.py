@@ -184,7 +184,7 @@ def provider_event_to_proto(event: ProviderEvent) -> pb.OfferToolsResponse:
         case Offered():
             offered = pb.ToolsOffered(
                 offer_id=event.offer_id,
-                tools=[registered_tool_to_proto(tool) for tool in event.tools],
+                tools=[registered_tool_to_proto(tool, event.origin) for tool in event.tools],
                 left_out=event.left_out,
                 health_check_interval=duration_to_proto(event.health_check_s),
             )
