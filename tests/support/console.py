@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.relay import relayed
+from tests.support.cut_connections import relayed
 
 SERIOUS = ("serious", "critical")
 # Links to what the browser says of itself, not of the page.

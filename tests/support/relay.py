@@ -1,55 +1,56 @@
-"""A connection that a test cuts: a port before another one, which closes every connection while it is cut."""
+"""A relay in front of a server, through which a test loses connections as in a network."""
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
+CHUNK_BYTES = 65536
+
 
 class Relay:
-    """Passes bytes on, both ways, until it is cut."""
+    """Passes bytes on in both directions until they are cut off."""
 
-    def __init__(self, port):
-        self._port = port
+    def __init__(self, target):
+        self.target = target
+        self.address = ""
         self._writers = set()
-        self.is_cut = False
-        self.cut_count = 0
 
     def cut(self):
-        """Close every connection, and each one that is opened until `mend`."""
-        self.is_cut = True
-        self.cut_count += len(self._writers)
-        for writer in list(self._writers):
+        """Reset every connection; the next ones work."""
+        for writer in self._writers:
             writer.transport.abort()
 
-    def mend(self):
-        self.is_cut = False
-
-    async def serve(self, reader, writer):
-        if self.is_cut:
+    async def accept(self, reader, writer):
+        """Connect a client with the server."""
+        host, _, port = self.target.rpartition(":")
+        try:
+            server_reader, server_writer = await asyncio.open_connection(host, int(port))
+        except OSError:
             writer.transport.abort()
             return
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writers |= {writer, back}
+        pair = {writer, server_writer}
+        self._writers |= pair
         try:
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            await asyncio.gather(_pass_on(reader, server_writer), _pass_on(server_reader, writer))
         finally:
-            self._writers -= {writer, back}
+            self._writers -= pair
+            for one in pair:
+                one.transport.abort()
 
 
-async def _pump(reader, writer):
+async def _pass_on(reader, writer):
     with suppress(OSError):
-        while data := await reader.read(65536):
+        while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()
-    writer.close()
+    writer.transport.abort()
 
 
 @asynccontextmanager
-async def relayed(port):
-    """Yield a relay before a port of this machine, and the port where it listens."""
-    relay = Relay(port)
-    server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
-    try:
-        yield relay, server.sockets[0].getsockname()[1]
-    finally:
+async def relaying(target):
+    """Relay connections to a target, host:port, from a port of the relay's own."""
+    relay = Relay(target)
+    server = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
+    async with server:
+        relay.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield relay
         relay.cut()
-        server.close()
