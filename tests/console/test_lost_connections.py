@@ -37,7 +37,7 @@ async def test_an_answer_goes_on_when_the_network_is_back(console):
         await half(opened)
         relay.cut()
         await opened.page.wait_for_selector("main.lost")
-        assert (await opened.said(), relay.cut_count > 0) == ("The connection was lost. Trying again.", True)
+        assert (await opened.said(), relay.lost_count > 0) == ("The connection was lost. Trying again.", True)
         services.inference.may_go_on.set()
         relay.mend()
         assert await opened.answers() == ["first half, second half"]

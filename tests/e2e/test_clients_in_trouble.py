@@ -118,7 +118,7 @@ async def test_an_answer_survives_two_lost_connections(start, tmp_path):
         for _ in range(2):
             inference.may_send.release()
         await running.until(lambda it: "piece 6" in it.out)
-        relay.cut()
+        relay.reset()
         await running.until(lambda it: it.err.count("follows:") >= 2)
         for _ in PIECES[7:]:
             inference.may_send.release()

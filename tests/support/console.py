@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.cut_connections import relayed
+from tests.support.relay import relaying
 
 SERIOUS = ("serious", "critical")
 # Links to what the browser says of itself, not of the page.
@@ -23,19 +23,20 @@ class Console:
     context: Any
     mistakes: list = field(default_factory=list)
     requests: list = field(default_factory=list)
-    relay_port: int = 0
+    relay_address: str = ""
     choosers: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     @property
     def url(self):
-        if self.relay_port:
-            return f"http://127.0.0.1:{self.relay_port}"
+        if self.relay_address:
+            return f"http://{self.relay_address}"
         return str(self.server.http.base_url).rstrip("/")
 
     @asynccontextmanager
     async def through_relay(self):
         """Open the console through a relay, which can be cut, and yield the relay."""
-        async with relayed(self.server.http.base_url.port) as (relay, self.relay_port):
+        async with relaying(f"127.0.0.1:{self.server.http.base_url.port}") as relay:
+            self.relay_address = relay.address
             await self.open()
             yield relay
 

@@ -7,22 +7,36 @@ CHUNK_BYTES = 65536
 
 
 class Relay:
-    """Passes bytes on in both directions until they are cut off."""
+    """Passes bytes on in both directions, until the connections are reset or cut."""
 
     def __init__(self, target):
         self.target = target
         self.address = ""
+        self.lost_count = 0
+        self._is_cut = False
         self._writers = set()
 
-    def cut(self):
-        """Reset every connection; the next ones work."""
+    def reset(self):
+        """Break every connection; the next ones work."""
+        self.lost_count += len(self._writers)
         for writer in self._writers:
             writer.transport.abort()
+
+    def cut(self):
+        """Break every connection, and each one that is opened until `mend`."""
+        self._is_cut = True
+        self.reset()
+
+    def mend(self):
+        """Let connections work again."""
+        self._is_cut = False
 
     async def accept(self, reader, writer):
         """Connect a client with the server."""
         host, _, port = self.target.rpartition(":")
         try:
+            if self._is_cut:
+                raise ConnectionResetError
             server_reader, server_writer = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.transport.abort()
@@ -34,7 +48,7 @@ class Relay:
         finally:
             self._writers -= pair
             for one in pair:
-                one.transport.abort()
+                one.close()
 
 
 async def _pass_on(reader, writer):
@@ -42,7 +56,7 @@ async def _pass_on(reader, writer):
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()
-    writer.transport.abort()
+    writer.close()
 
 
 @asynccontextmanager
@@ -53,4 +67,4 @@ async def relaying(target):
     async with server:
         relay.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield relay
-        relay.cut()
+        relay.reset()
