@@ -31,8 +31,8 @@ pub struct Failure {
 impl From<Status> for Failure {
     /// Decode the details of a status: ErrorInfo names the failure, SystemError describes it.
     fn from(status: Status) -> Self {
-        // tonic says UNKNOWN of a connection that breaks during a call. A status of the service has no source.
-        let is_broken = status.code() == Code::Unknown && status.source().is_some();
+        // tonic says UNKNOWN or CANCELLED of a connection that breaks during a call. A status of the service has no source.
+        let is_broken = matches!(status.code(), Code::Unknown | Code::Cancelled) && status.source().is_some();
         let code = if is_broken { Code::Unavailable } else { status.code() };
         let described = tonic_types::Status::decode(status.details()).ok().and_then(|details| {
             let mut found = details.details.iter();
