@@ -32,7 +32,9 @@ Chunks = Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chun
 
 def ask(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to answer from.")],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads stdin, @FILE a file.")],
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The question; @FILE reads a file, and - or a pipe stdin.")
+    ] = None,
     *,
     retriever: RetrieverName = AUTO,
     chunks: Chunks = ASKED_CHUNKS,
