@@ -23,24 +23,28 @@ def answer(environment: Mapping[str, str], variable: str) -> bool:
     if instruction == shell or shell not in ("bash", "zsh", "fish"):
         return False
     _silence()
-    if shell == "bash":
-        words, last = read_line(environment)
-        print(written_for_bash(_items(environment, words, last), last))  # noqa: T201 - the shell reads it
-    else:
-        _answer_through_typer(environment, shell, variable)
+    if shell != "bash":
+        return _answer_through_typer(environment, shell, variable)
+    words, last = read_line(environment)
+    print(written_for_bash(_items(environment, words, last), last))  # noqa: T201 - the shell reads it
     return True
 
 
-def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: str) -> None:
-    """Have typer read the line and write the completions; it knows what these shells need."""
-    from typer._click.core import Command  # noqa: PLC0415 - bash needs none of it, and is answered sooner
-    from typer._click.shell_completion import CompletionItem, get_completion_class  # noqa: PLC0415 - as above
-    from typer._completion_classes import completion_init  # noqa: PLC0415 - as above
+def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: str) -> bool:
+    """Have typer read the line and write the completions; False for a version of it that lacks these modules.
 
+    It knows what these shells need, and says so to nobody else.
+    """
+    try:
+        from typer._click.core import Command  # noqa: PLC0415 - bash needs none of it, and is answered sooner
+        from typer._click.shell_completion import CompletionItem, get_completion_class  # noqa: PLC0415 - as above
+        from typer._completion_classes import completion_init  # noqa: PLC0415 - as above
+    except ImportError:
+        return False
     completion_init()
     kind = get_completion_class(shell)
     if kind is None:
-        return
+        return False
 
     def complete(words: list[str], last: str) -> list[CompletionItem]:
         return [CompletionItem(word, help=text or None) for word, text in _items(environment, words, last)]
@@ -48,6 +52,7 @@ def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: 
     line = kind(Command("pagantic"), {}, "pagantic", variable)
     line.get_completions = complete  # type: ignore[method-assign] # its own would load every command
     print(line.complete())  # noqa: T201 - the shell reads it
+    return True
 
 
 def _items(environment: Mapping[str, str], words: Sequence[str], last: str) -> Sequence[Item]:
