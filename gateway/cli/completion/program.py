@@ -31,14 +31,11 @@ def answer(environment: Mapping[str, str], variable: str) -> bool:
 
 
 def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: str) -> bool:
-    """Have typer read the line and write the completions; False for a version of it that lacks these modules.
-
-    It knows what these shells need, and says so to nobody else.
-    """
+    """Have typer read the line and write completions, as it knows both shells; False where it lacks these modules."""
     try:
-        from typer._click.core import Command  # noqa: PLC0415 - bash needs none of it, and is answered sooner
-        from typer._click.shell_completion import CompletionItem, get_completion_class  # noqa: PLC0415 - as above
+        from typer._click.shell_completion import CompletionItem, get_completion_class  # noqa: PLC0415 - not for bash
         from typer._completion_classes import completion_init  # noqa: PLC0415 - as above
+        from typer.core import TyperCommand  # noqa: PLC0415 - as above
     except ImportError:
         return False
     completion_init()
@@ -49,7 +46,7 @@ def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: 
     def complete(words: list[str], last: str) -> list[CompletionItem]:
         return [CompletionItem(word, help=text or None) for word, text in _items(environment, words, last)]
 
-    line = kind(Command("pagantic"), {}, "pagantic", variable)
+    line = kind(TyperCommand("pagantic"), {}, "pagantic", variable)
     line.get_completions = complete  # type: ignore[method-assign] # its own would load every command
     print(line.complete())  # noqa: T201 - the shell reads it
     return True
