@@ -45,6 +45,9 @@ class Command(TypedDict):
     arguments: list[Argument]
 
 
+_UNKNOWN = Command(help="", default="", commands={}, options=[], arguments=[])
+
+
 class Following(NamedTuple):
     """What may follow. `prefix` is the part of the last word that every completion keeps."""
 
@@ -117,6 +120,8 @@ class _Place:
         elif self.command["default"] in commands:
             self._enter(self.command["default"])
             self.position = 1
+        elif commands:
+            self.command = _UNKNOWN
         else:
             self.position += 1
 
