@@ -134,9 +134,12 @@ def read_text(argument: str | None) -> str:
 
 def read_pipe(what: str) -> str:
     """Return stdin where it is no terminal; raises UsageError that names what is missing."""
-    if sys.stdin is None or sys.stdin.isatty():
+    text = ""
+    if sys.stdin is not None and not sys.stdin.isatty():
+        text = read_stdin()
+    if not text.strip():
         raise UsageError(f"{what} is missing: give it as an argument, or through a pipe; --help shows how")
-    return read_stdin()
+    return text
 
 
 def read_stdin() -> str:

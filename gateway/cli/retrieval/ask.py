@@ -131,8 +131,8 @@ def _show_sources(response: execution_pb2.SystemResponse) -> None:
     """Print the quotes of an answer, and how likely the sources have none."""
     if response.citations:
         say("")
-    for citation in response.citations:
-        say(plain_text(describe_citation(citation)))
+    for line in dict.fromkeys(map(describe_citation, response.citations)):
+        say(plain_text(line))
     if response.citations and response.not_in_sources > UNSURE:
         note(f"the model doubts it: probability {response.not_in_sources:.2f} that the sources do not have the answer")
 

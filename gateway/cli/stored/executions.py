@@ -115,7 +115,7 @@ def resume(
     request_id: options.StoredId,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and print the answer.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --wait: print the whole response as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state as JSON; with --wait the response.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -125,6 +125,9 @@ def resume(
     """
     with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
         state = state_name(client.resume(request_id))
+        if not wait and as_json:
+            say(json.dumps({"request_id": request_id, "state": state}))
+            return
         if not wait:
             note(f"continues from {state}; `pagantic show {request_id}` gives the answer when it has ended")
             return
