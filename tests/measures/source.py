@@ -4,6 +4,8 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.pages import is_ours
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("pagantic_common", "services", "gateway", "deploy")
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.comprehension, ast.Assert)
@@ -35,7 +37,7 @@ class Module:
 def read_modules(root=ROOT):
     """Return every module of the packages; migrations, which are history, and generated code are left out."""
     paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
-    paths = [path for path in paths if "migrations" not in path.parts]
+    paths = [path for path in paths if "migrations" not in path.parts and is_ours(path)]
     names = {module_name(path, root) for path in paths}
     return [read_module(path, root, names) for path in paths]
 

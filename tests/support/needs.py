@@ -31,6 +31,11 @@ TIME_FOR_CONSOLE = Need(
     "make test-console runs it, with PAGANTIC_TEST_CONSOLE=all",
     is_installable=False,
 )
+TIME_FOR_CLIENTS = Need(
+    "time for the whole clients",
+    "make test-clients runs it, with PAGANTIC_TEST_CLIENTS=all",
+    is_installable=False,
+)
 PROMETHEUS = Need("Prometheus", "install Debian's package prometheus")
 ALERTS = Need("some minutes and root", "make test-alerts runs it, with PAGANTIC_TEST_ALERTS=1", is_installable=False)
 LLAMA_SERVER = Need(
@@ -52,6 +57,20 @@ IMAGE = Need(
 )
 NAMESPACES = Need("network namespaces", "run as root on Linux with the program ip", is_installable=False)
 SUITES = Need("the public test suites", "set PAGANTIC_SUITES to their folder", is_installable=False)
+
+
+def toolchain(language):
+    """Return the need for what builds the example client of a language; not every machine has all of them."""
+    return Need(
+        f"a compiler of {language}", f"deploy/examples/clients/{language}/README.md names it", is_installable=False
+    )
+
+
+def built_client(language):
+    """Return the need for an example client that takes minutes to build, and that no cache has."""
+    return Need(
+        f"the built {language} client", "make test-clients builds it, and runs all its commands", is_installable=False
+    )
 
 
 def skip_without(need):

@@ -9,14 +9,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("services", "gateway", "pagantic_common", "proto", "deploy")
 DECISIONS = ROOT / "deploy" / "decisions"
+# What an example has beside its own files once it was built.
+INSTALLED = {"node_modules", ".venv"}
+STUBS = ROOT / "deploy" / "examples" / "clients" / "python" / "pagantic"
 FENCE = "```"
 
 
 def pages() -> list[Path]:
     """Return every page of the product but the decisions, which stay as they were made."""
     found = sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))
-    current = [page for page in found if DECISIONS not in page.parents and "node_modules" not in page.parts]
+    current = [page for page in found if DECISIONS not in page.parents and is_ours(page)]
     return [ROOT / "README.md", ROOT / "CHANGELOG.md", *current, ROOT / "deploy" / "observability" / "alerts.yaml"]
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether a file was written here, and neither installed nor generated beside an example."""
+    return not INSTALLED.intersection(path.parts) and STUBS not in path.parents
 
 
 def prose_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,7 @@ from services.inference.settings import AUTO, InferenceSettings
 
 log = get_logger(__name__)
 
-READING_S = 1.0
+READING_S = 0.5
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.pages import ROOT, pages, prose_lines
+from tests.support.pages import ROOT, is_ours, pages, prose_lines
 
 GLOSSARY = ROOT / "deploy" / "docs" / "glossary.md"
 SOURCES = ("services", "gateway", "pagantic_common", "deploy")
@@ -59,7 +59,8 @@ def proto_texts() -> Iterator[Text]:
 
 
 def message_texts() -> Iterator[Text]:
-    for path in sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")):
+    found = (path for folder in SOURCES for path in (ROOT / folder).rglob("*.py"))
+    for path in sorted(filter(is_ours, found)):
         for number, words in read_messages(path.read_text(encoding="utf-8")):
             yield Text(str(path.relative_to(ROOT)), number, words)
 

@@ -98,7 +98,7 @@ class Tuning:
 
 
 NAMES = ("threads", "spin_count", "flash_attention", "step_tokens")
-_SPIN_REASON = "10 times as many while other processes leave the cores alone"
+_SPIN_REASON = "100 times as many while other processes leave the cores alone"
 
 
 def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:

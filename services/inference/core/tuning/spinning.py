@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from services.inference.core.tuning.choosing import BUSY_CORES
 
-LONG_SPIN_COUNT = 10_000
-QUIET_READINGS = 3
+LONG_SPIN_COUNT = 100_000
+QUIET_READINGS = 2
 
 
 class SpinRule:
