@@ -43,8 +43,8 @@ def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: 
     if kind is None:
         return False
 
-    def complete(words: list[str], last: str) -> list[CompletionItem]:
-        return [CompletionItem(word, help=text or None) for word, text in _items(environment, words, last)]
+    def complete(args: list[str], incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word, help=text or None) for word, text in _items(environment, args, incomplete)]
 
     line = kind(TyperCommand("pagantic"), {}, "pagantic", variable)
     line.get_completions = complete  # type: ignore[method-assign] # its own would load every command
