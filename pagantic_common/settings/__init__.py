@@ -21,7 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from pagantic_common.domain import folders
+from pagantic_common.domain import defaults
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback, local_address
 from pagantic_common.settings.names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
 
@@ -260,12 +260,12 @@ def known_names(cls: type[BaseSettings]) -> frozenset[str]:
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute."""
-    return folders.state_folder(environment)
+    return defaults.state_folder(environment)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of pagantic in the user's cache."""
-    return folders.cache_folder(environment)
+    return defaults.cache_folder(environment)
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from pagantic_common.domain.defaults import HOST
-from pagantic_common.domain.folders import state_folder
+from pagantic_common.domain.defaults import HOST, state_folder
 
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 

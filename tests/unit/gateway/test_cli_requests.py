@@ -218,6 +218,6 @@ def test_the_next_step_fits_the_failure(error, exit_code, words):
 
 def test_a_quote_that_supports_two_sentences_is_printed_once(invoke, orchestrator):
     for _ in range(2):
-        orchestrator.response.citations.add(source="a.txt", quote="rain", start=3, end=7)
+        orchestrator.response.citations.add(document="a.txt", quote="rain", start=3, end=7)
     shown = invoke("ask", "kb", "why?", "--retriever", "bm25")
     assert (shown.exit_code, shown.stdout.count("rain")) == (0, 1)

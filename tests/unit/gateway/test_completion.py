@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli.completion.bash import read_line, written_for_bash
-from gateway.cli.completion.tree import describe_commands
-from gateway.cli.completion.words import following
+from gateway.completion.bash import read_line, written_for_bash
+from gateway.completion.tree import describe_commands
+from gateway.completion.words import following
 
 ROOT = describe_commands()
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gateway.cli.completion.words import Command
-from pagantic_common.domain.folders import cache_folder
+from gateway.completion.words import Command
+from pagantic_common.domain.defaults import cache_folder
 
-_COMMANDS = Path(__file__).parents[1]
+_GATEWAY = Path(__file__).parents[1]
 
 
 def read_commands(environment: Mapping[str, str]) -> Command:
@@ -25,7 +25,7 @@ def read_commands(environment: Mapping[str, str]) -> Command:
             return commands
     except (OSError, ValueError, KeyError, TypeError):
         pass  # there is none yet, or it cannot be read: describe the commands again
-    from gateway.cli.completion.tree import describe_commands  # noqa: PLC0415 - it loads all commands
+    from gateway.completion.tree import describe_commands  # noqa: PLC0415 - it loads all commands
 
     commands = describe_commands()
     _write(file, json.dumps({"version": version, "commands": commands}))
@@ -34,9 +34,9 @@ def read_commands(environment: Mapping[str, str]) -> Command:
 
 def _version() -> str:
     """Return what changes with the files of the commands."""
-    files = sorted(_COMMANDS.rglob("*.py"))
+    files = [file for room in ("cli", "completion") for file in (_GATEWAY / room).rglob("*.py")]
     newest_ns = max(file.stat().st_mtime_ns for file in files)
-    return f"{_COMMANDS} {len(files)} {newest_ns}"
+    return f"{_GATEWAY} {len(files)} {newest_ns}"
 
 
 def _write(file: Path, text: str) -> None:

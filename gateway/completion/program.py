@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from gateway.cli.completion.bash import read_line, written_for_bash
-from gateway.cli.completion.cache import read_commands
-from gateway.cli.completion.names import find_names
-from gateway.cli.completion.words import Item, following
+from gateway.completion.bash import read_line, written_for_bash
+from gateway.completion.cache import read_commands
+from gateway.completion.names import find_names
+from gateway.completion.words import Item, following
 
 _COMPLETE = "complete_"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.cli.completion.words import Item
+from gateway.completion.words import Item
 
 # Bash splits words at these, and replaces only what follows the last of them. A model's name has a colon.
 _BREAKS = ":="

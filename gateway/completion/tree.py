@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from gateway.cli.completion.words import Argument, Command, Option, Value
 from gateway.cli.main import app
+from gateway.completion.words import Argument, Command, Option, Value
 from pagantic.orchestrator.v1 import budget_pb2, execution_pb2, key_pb2
 from pagantic_common.client.descriptions import mode_name, state_name
 from pagantic_common.client.hints import REASONING_MODES
 from pagantic_common.client.requests import AUTO, RETRIEVERS, STRATEGIES
-from pagantic_common.codec.enums import name_of
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.models.catalog import catalog
 
@@ -89,8 +89,6 @@ def _value_of(parameter: TyperOption | TyperArgument, source: str) -> Value:
 
 def _words() -> dict[str, list[str]]:
     """Return the words that options and arguments of these names take, whatever their command."""
-    periods = [value for value in budget_pb2.BudgetPeriod.values() if value]
-    scopes = [value for value in key_pb2.KeyScope.values() if value]
     return {
         "reasoning": [*REASONING_MODES],
         "strategy": [*STRATEGIES],
@@ -98,8 +96,12 @@ def _words() -> dict[str, list[str]]:
         "tool_choice": ["auto", "required", "none"],
         "state": [state_name(value) for value in execution_pb2.LifecycleState.values() if value],
         "mode": [mode_name(value) for value in execution_pb2.Mode.values() if value],
-        "per": [name_of(budget_pb2.BudgetPeriod, value, "BUDGET_PERIOD_").lower() for value in periods],
-        "scopes": [name_of(key_pb2.KeyScope, value, "KEY_SCOPE_").lower() for value in scopes],
+        "per": _lower_names(budget_pb2.BudgetPeriod.keys(), "BUDGET_PERIOD_"),
+        "scopes": _lower_names(key_pb2.KeyScope.keys(), "KEY_SCOPE_"),
         "service": [*PORTS],
         "reference": [*catalog()],
     }
+
+
+def _lower_names(names: Iterable[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix).lower() for name in names if not name.endswith("_UNSPECIFIED")]

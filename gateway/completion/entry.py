@@ -17,6 +17,6 @@ def main() -> None:
 
 
 def _complete() -> bool:
-    from gateway.cli.completion.program import answer  # noqa: PLC0415 - other starts need none of it
+    from gateway.completion.program import answer  # noqa: PLC0415 - other starts need none of it
 
     return answer(os.environ, COMPLETING)
