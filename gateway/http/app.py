@@ -20,7 +20,7 @@ from gateway.http.routing.dialects import dialect_of
 from gateway.http.routing.measuring import BROKEN, ROUTE, Streams
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, until_left
-from gateway.web.bodies import read_body
+from gateway.web.bodies import Upload, read_body
 from gateway.web.callers import Callers
 from gateway.web.entry import Entry
 from gateway.web.refusal import Refusal
@@ -76,6 +76,11 @@ class HttpApp:
                 route = self._route_of(scope)
                 if route.operation.access is Access.KEY:
                     self.entry.check_key(request)
+                if route.operation.takes_file:
+                    settings = self._settings
+                    file = Upload(receive, max_bytes=settings.max_file_bytes, read_s=settings.read_s)
+                    await until_left(file.receive, self._answer(route, request, file, send))
+                    return
                 body = await self._read(route, receive)
                 await until_left(receive, self._answer(route, request, body, send))
         except ClientDisconnect:
@@ -108,7 +113,7 @@ class HttpApp:
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
-    async def _answer(self, route: DescribedRoute, request: Request, body: bytes, send: Send) -> None:
+    async def _answer(self, route: DescribedRoute, request: Request, body: bytes | Upload, send: Send) -> None:
         """Send the answer of a handler, or its error."""
         try:
             handle: Callable[..., Awaitable[Answer]] = route.route.endpoint
@@ -120,6 +125,8 @@ class HttpApp:
         except PaganticError as error:
             described = error_of(error, request.scope["request_id"])
             answer = _error_response(request, described, status_of(error), headers_of(error))
+        except (Refusal, ClientDisconnect):
+            raise  # the door answers
         except Exception:
             logger.exception("request %s failed", request.scope["request_id"])
             described = error_of_refusal(Refusal(500, "the gateway failed: its log says why"))

@@ -16,11 +16,14 @@ class HttpSettings(DoorSettings):
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     call_s: float = Field(600.0, gt=0, le=3600, description="longest time of one request, seconds")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest body of a request")
+    max_file_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="largest file that a request stores in a collection, in bytes"
+    )
     metrics_port: int = Field(0, ge=0, le=65535, description="port where Prometheus reads metrics; 0 is none")
     otlp_endpoint: str = Field(
         "", description="host:port or https://host:port of an OpenTelemetry collector; empty is none"
     )
-    console: bool = Field(True, description="whether `/` is the console, a web page for chats and executions")
+    console: bool = Field(True, description="whether `/` is the console, a web page for people")
     models: dict[str, str] = Field(
         default_factory=dict,
         description='names that clients send, and the aliases that they stand for, as JSON; "*" is any other name, '

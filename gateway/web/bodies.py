@@ -1,10 +1,13 @@
-"""Reads the body of a request within its limits."""
+"""Reads the body of a request within its limits: as a whole, or a file part by part."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import anyio
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from gateway.web.refusal import Refusal
 
@@ -23,3 +26,67 @@ async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes
             if not message.get("more_body", False):
                 return bytes(body)
     raise Refusal(408, f"the body did not arrive within {read_s:g} s: send it again")
+
+
+class Upload:
+    """A file that a client sends: it is read as fast as it is used, and never held as a whole.
+
+    Args:
+        receive: Gives the messages of the request.
+        max_bytes: Most bytes of the file.
+        read_s: Longest time that the client may be silent, seconds.
+    """
+
+    def __init__(self, receive: Receive, *, max_bytes: int, read_s: float) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._read_s = read_s
+        self._is_read = asyncio.Event()
+        self.failure: Refusal | ClientDisconnect | None = None
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the bytes. Raises Refusal for a file that is too large or too slow, ClientDisconnect; `failure` has it.
+
+        Who reads in another task, as a gRPC call does, is not told of the failure otherwise.
+        """
+        size_bytes = 0
+        while not self._is_read.is_set():
+            try:
+                part = await self._next()
+                size_bytes += len(part)
+                self._check_size(size_bytes)
+            except (Refusal, ClientDisconnect) as failure:
+                self.failure = failure
+                raise
+            yield part
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._max_bytes:
+            raise Refusal(413, f"the file has more than {self._max_bytes} bytes: send a smaller one")
+
+    async def receive(self) -> Message:
+        """Return the message after the file; until the file is read it has the client's messages."""
+        await self._is_read.wait()
+        return await self._receive()
+
+    async def discard(self) -> None:
+        """Read what is left of the file for a while: a client that still sends might not see the answer."""
+        try:
+            async with asyncio.timeout(self._read_s):
+                while not self._is_read.is_set():
+                    await self._next()
+        except (TimeoutError, Refusal, ClientDisconnect):
+            self._is_read.set()
+
+    async def _next(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._read_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(408, f"no byte of the file came for {self._read_s:g} s: send it again") from None
+        if message["type"] == "http.disconnect":
+            self._is_read.set()
+            raise ClientDisconnect
+        if not message.get("more_body", False):
+            self._is_read.set()
+        return bytes(message.get("body", b""))

@@ -1,4 +1,4 @@
-"""The client's methods for operators: keys and budgets of tenants, and the audit."""
+"""The client's methods for operators: keys and budgets of tenants, the audit, and the replicas that serve models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 ResponseT = TypeVar("ResponseT")
 AUDIT_PAGE = 500
+LOAD_S = 600.0  # A large model takes its time to load.
 
 
 class OrchestratorCalls(ABC):
@@ -103,3 +104,15 @@ class Administration(OrchestratorCalls):
         """Return a page of the audit, by orchestrator and position: of one tenant's callers, or of all."""
         request = pb.ListAuditRecordsRequest(tenant=tenant, page_size=AUDIT_PAGE, page_token=page_token)
         return await self._call(self._stub().ListAuditRecords, request)
+
+    async def list_replicas(self) -> pb.ListReplicasResponse:
+        """Return the replicas of the inference services with their loads and models, and how many executions run."""
+        return await self._call(self._stub().ListReplicas, pb.ListReplicasRequest())
+
+    async def load_model(self, model: str) -> pb.LoadModelResponse:
+        """Load a model in every replica that serves it; an empty alias is the default model."""
+        return await self._call(self._stub().LoadModel, pb.LoadModelRequest(model=model), LOAD_S)
+
+    async def unload_model(self, model: str) -> pb.UnloadModelResponse:
+        """Unload a model in every replica that serves it; raises Aborted while requests use it."""
+        return await self._call(self._stub().UnloadModel, pb.UnloadModelRequest(model=model), LOAD_S)

@@ -106,8 +106,12 @@ class Client:
     render_prompt_template = _blocking(AsyncClient.render_prompt_template)
     list_collections = _blocking(AsyncClient.list_collections)
     get_collection = _blocking(AsyncClient.get_collection)
+    create_collection = _blocking(AsyncClient.create_collection)
+    delete_collection = _blocking(AsyncClient.delete_collection)
+    search = _blocking(AsyncClient.search)
     retrieve = _blocking(AsyncClient.retrieve)
     ingest_files = _blocking(AsyncClient.ingest_files)
+    ingest_content = _blocking(AsyncClient.ingest_content)
     list_approvals = _blocking(AsyncClient.list_approvals)
     list_approvals_page = _blocking(AsyncClient.list_approvals_page)
     resolve_approval = _blocking(AsyncClient.resolve_approval)
@@ -117,6 +121,9 @@ class Client:
     update_session = _blocking(AsyncClient.update_session)
     get_session = _blocking(AsyncClient.get_session)
     list_sessions = _blocking(AsyncClient.list_sessions)
+    change_session = _blocking(AsyncClient.change_session)
+    list_sessions_page = _blocking(AsyncClient.list_sessions_page)
+    get_session_page = _blocking(AsyncClient.get_session_page)
     delete_session = _blocking(AsyncClient.delete_session)
     create_key = _blocking(AsyncClient.create_key)
     list_keys = _blocking(AsyncClient.list_keys)
@@ -125,6 +132,9 @@ class Client:
     budgets = _blocking(AsyncClient.budgets)
     list_budgets = _blocking(AsyncClient.list_budgets)
     list_audit_records = _blocking(AsyncClient.list_audit_records)
+    list_replicas = _blocking(AsyncClient.list_replicas)
+    load_model = _blocking(AsyncClient.load_model)
+    unload_model = _blocking(AsyncClient.unload_model)
 
     @overload
     def structured(

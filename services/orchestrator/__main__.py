@@ -59,7 +59,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
         inference = await stack.enter_async_context(open_inference(settings, channels[0]))
-        services = services_of(settings, inference, channels[1:], journal, journal, files=files)
+        services = services_of(settings, inference.port, channels[1:], journal, journal, files=files)
         access = read_access(settings, journal)
         services = access.add_document_search(within_budgets(services, budgets, settings.prices))
         guards = await stack.enter_async_context(open_guards(settings.guards_file))
@@ -105,7 +105,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
                     budgets,
                     access.audit,
                     tools=tools,
-                    models=Models(environment, executions.registry),
+                    models=Models(environment, executions.registry, inference.serving),
                     templates=templates,
                 ).add_to,
                 SCOPES,

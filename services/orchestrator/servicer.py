@@ -42,7 +42,13 @@ from services.orchestrator.convert.access import (
 )
 from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
 from services.orchestrator.convert.event import event_to_proto
-from services.orchestrator.convert.inference import reranked_to_proto, token_count_to_proto, vectors_to_proto
+from services.orchestrator.convert.inference import (
+    replica_change_to_proto,
+    replica_to_proto,
+    reranked_to_proto,
+    token_count_to_proto,
+    vectors_to_proto,
+)
 from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import (
@@ -66,6 +72,7 @@ from services.orchestrator.core.model.keys import Account, ExecutionKey, Session
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _SHORT_NAME = "OrchestratorService"
+MAX_NAMED_CHARS = 128
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name[_SHORT_NAME].full_name
 
 # What a caller needs for each method.
@@ -104,6 +111,9 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "GetBudget": Scope.USAGE,
         "ListBudgets": Scope.ADMIN,
         "ListAuditRecords": Scope.ADMIN,
+        "ListReplicas": Scope.ADMIN,
+        "LoadModel": Scope.ADMIN,
+        "UnloadModel": Scope.ADMIN,
     }
 )
 
@@ -259,7 +269,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.GetSessionResponse(session=session_to_proto(session))
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
-        page = await self._history.sessions(_tenant(), request.page_size, request.page_token)
+        page = await self._history.sessions(_tenant(), request.page_size, request.page_token, request.state_key)
         encoded = [session_to_proto(session) for session in page.items]
         return pb.ListSessionsResponse(sessions=encoded, next_page_token=page.next_token)
 
@@ -294,6 +304,21 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=map(model_info_to_proto, await self._models.list()))
+
+    async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
+        running, most = self._models.running
+        encoded = [replica_to_proto(replica) for replica in await self._models.list_replicas()]
+        return pb.ListReplicasResponse(replicas=encoded, running_executions=running, max_executions=most)
+
+    async def LoadModel(self, request: pb.LoadModelRequest, context: Context) -> pb.LoadModelResponse:
+        await self._record("LoadModel", _model_named(request.model))
+        changes = await self._models.load(request.model)
+        return pb.LoadModelResponse(results=map(replica_change_to_proto, changes))
+
+    async def UnloadModel(self, request: pb.UnloadModelRequest, context: Context) -> pb.UnloadModelResponse:
+        await self._record("UnloadModel", _model_named(request.model))
+        changes = await self._models.unload(request.model)
+        return pb.UnloadModelResponse(results=map(replica_change_to_proto, changes))
 
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
@@ -417,6 +442,10 @@ def _account_named(account: Account) -> str:
     if account.subject:
         return f"{_tenant_named(account.tenant)}, subject {account.subject!r}"
     return _tenant_named(account.tenant)
+
+
+def _model_named(model: str) -> str:
+    return f"model {model[:MAX_NAMED_CHARS]!r}"
 
 
 def _tenant_named(tenant: str) -> str:

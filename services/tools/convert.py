@@ -53,11 +53,14 @@ def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
     return timeout.ToNanoseconds() / NANOS_PER_S or None
 
 
-def registered_tool_to_proto(tool: Tool) -> pb.RegisteredTool:
-    """Encode a tool and whether it can be called."""
+def registered_tool_to_proto(tool: Tool, origin: str = "") -> pb.RegisteredTool:
+    """Encode a tool, whether it can be called, and its origin."""
     reason = tool.unavailable_reason
     return pb.RegisteredTool(
-        definition=tool_definition_to_proto(tool.definition), available=not reason, unavailable_reason=reason
+        definition=tool_definition_to_proto(tool.definition),
+        available=not reason,
+        unavailable_reason=reason,
+        origin=origin,
     )
 
 
@@ -181,7 +184,7 @@ def provider_event_to_proto(event: ProviderEvent) -> pb.OfferToolsResponse:
         case Offered():
             offered = pb.ToolsOffered(
                 offer_id=event.offer_id,
-                tools=[registered_tool_to_proto(tool) for tool in event.tools],
+                tools=[registered_tool_to_proto(tool, event.origin) for tool in event.tools],
                 left_out=event.left_out,
                 health_check_interval=duration_to_proto(event.health_check_s),
             )

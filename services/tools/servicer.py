@@ -38,6 +38,7 @@ from services.tools.convert import (
     server_status_to_proto,
     timeout_from_proto,
 )
+from services.tools.ports import Tool
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -77,12 +78,12 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         tools = self._registry.list_named(request.names)
-        return pb.ListToolsResponse(tools=[registered_tool_to_proto(tool) for tool in tools])
+        return pb.ListToolsResponse(tools=[self._encoded(tool) for tool in tools])
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
         found = await self._search.search(request.query, request.names, request.limit)
         return pb.SearchToolsResponse(
-            tools=[pb.FoundTool(tool=registered_tool_to_proto(one.tool), score=one.score) for one in found]
+            tools=[pb.FoundTool(tool=self._encoded(one.tool), score=one.score) for one in found]
         )
 
     async def ExecuteTool(self, request: pb.ExecuteToolRequest, context: Context) -> pb.ExecuteToolResponse:
@@ -94,6 +95,9 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         async with aclosing(self._executor.follow(*self._decode(request))) as reports:
             async for report in reports:
                 yield report_to_proto(report)
+
+    def _encoded(self, tool: Tool) -> pb.RegisteredTool:
+        return registered_tool_to_proto(tool, self._registry.origin_of(tool.definition.name))
 
     def _decode(self, request: pb.ExecuteToolRequest) -> tuple[ToolCall, Deadline]:
         """Return the call and when it must have ended; raises InvalidRequest."""
@@ -108,7 +112,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self, request: pb.RegisterMcpServerRequest, context: Context
     ) -> pb.RegisterMcpServerResponse:
         tools = await self._servers.register(server_spec_from_proto(request))
-        return pb.RegisterMcpServerResponse(tools=[registered_tool_to_proto(tool) for tool in tools])
+        return pb.RegisterMcpServerResponse(tools=[self._encoded(tool) for tool in tools])
 
     async def RemoveMcpServer(self, request: pb.RemoveMcpServerRequest, context: Context) -> pb.RemoveMcpServerResponse:
         await self._servers.remove(request.name)

@@ -6,10 +6,12 @@ import unicodedata
 
 import pytest
 
-from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.messages import ModelInfo, ToolCall, ToolDefinition, ToolSafety
 from services.orchestrator.core.model.response import InferenceDelta
-from tests.support.console_worlds import with_tool
+from services.orchestrator.ports.serving import ReplicaReport, ServedModel
+from tests.support.console_worlds import QUOTE, waits, with_tool
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+from tests.support.scripted_serving import LOAD, ScriptedServing
 
 PIECE = 1000
 LINE = "<b>A lamp</b> is 42 lamps, and more lamps come.\n"
@@ -83,6 +85,100 @@ async def test_markup_of_a_model_a_tool_and_a_prompt_is_text_everywhere(console)
         after = await opened.page.evaluate("document.querySelectorAll('script, style, iframe, img, object').length")
         assert after == before
         assert await opened.page.evaluate("document.querySelectorAll('a[href^=\"javascript:\"]').length") == 0
+        assert {url.split("/")[2] for url in opened.requests} == {opened.url.split("/")[2]}
+
+
+ELEMENTS = "document.querySelectorAll('script, style, iframe, img, object, a[href^=\"javascript:\"]').length"
+HOSTILE = f"{MARKUP[0]} {MARKUP[1]} user\u202egpj.exe \x1b[31m {'long' * 60}"
+SHOWN = "user«U+202E»gpj.exe ␛[31m"
+
+
+async def hostile_session(opened):
+    message = {"role": "ROLE_USER", "content": "\n".join([*MARKUP, HOSTILE])}
+    await opened.execute("r", session_id="s", messages=[message])
+    title = {"state_json": {"console.title": json.dumps(HOSTILE[:200]), "other": json.dumps(HOSTILE)}}
+    await opened.server.http.patch("/v1/sessions/s", json=title)
+
+
+async def hostile_file(opened):
+    await opened.server.http.post("/v1/collections", json={"name": "c" * 64})
+    await opened.open(f"#/collections/{'c' * 64}")
+    await opened.page.wait_for_selector(".facts dd")
+    hostile_name = HOSTILE.replace("/", "|")
+    for name, content, said in (
+        ("<img src=x>.txt", f"{QUOTE}. {HOSTILE}".encode(), "1 file stored."),
+        (hostile_name, b"%PDF-1.4", "1 file stored, 1 not stored."),
+    ):
+        file = {"name": name, "mimeType": "text/plain", "buffer": content}
+        await opened.page.set_input_files("#files", file)
+        await opened.page.locator("main .note").get_by_text(said, exact=True).wait_for()
+    await opened.page.fill("#question", HOSTILE)
+    await opened.page.press("#question", "Enter")
+    await opened.page.click(".sources button")
+    await opened.page.wait_for_selector(".chunk .plain, .chunk .note")
+
+
+async def hostile_call(opened):
+    running = await waits(opened, "r")
+    await opened.open("#/tools")
+    await opened.page.wait_for_selector(".approval")
+    await opened.page.click(".tool-list summary")
+    opened.page.once("close", lambda _: running.cancel())
+
+
+PLACES = {
+    "sessions": (hostile_session, "#/sessions", "tbody tr"),
+    "session": (hostile_session, "#/sessions/s", ".turns > li"),
+    "file": (hostile_file, "", ".files > li"),
+    "tool": (hostile_call, "", ".tool-list"),
+    "models": (None, "#/models", "tbody tr"),
+    "load": (None, "#/load", ".replicas section"),
+}
+
+
+def hostile_services():
+    cited = {"in_sources": True, "claims": [{"source": 1, "quote": QUOTE, "text": HOSTILE}]}
+    call = ToolCall("c1", "clock", json.dumps({"zone": HOSTILE}))
+    said = [answer("", calls=[call]), answer("It is noon."), answer(json.dumps(cited))]
+    services = with_tool(*said)
+    schema = json.dumps({"type": "object", "description": HOSTILE})
+    services.tools.definition = ToolDefinition(
+        "clock", HOSTILE, schema, safety=ToolSafety.EXTERNAL, requires=(HOSTILE,)
+    )
+    return services
+
+
+class HostileModels(ScriptedInference):
+    async def list_models(self):
+        return (ModelInfo(HOSTILE, 8192, ("chat", HOSTILE)),)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(place, marks=[] if place == "session" else pytest.mark.whole) for place in PLACES],
+)
+async def test_hostile_names_titles_files_and_schemas_are_text_and_fit_a_narrow_screen(console, place):
+    act, address, ready = PLACES[place]
+    services = hostile_services()
+    if place == "models":
+        services = scripted_services(HostileModels())
+    if place == "file":
+        services.inference.outputs = services.inference.outputs[-1:]
+    model = ServedModel(ModelInfo(HOSTILE, 8192, ("chat",)), is_loaded=True)
+    serving = ScriptedServing(ReplicaReport(HOSTILE, HOSTILE + "2", LOAD, (model,)))
+    world = {"models_served": serving}
+    async with console(services, width=360, has_collections=place == "file", orchestrator=world) as opened:
+        before = await opened.page.evaluate(ELEMENTS)
+        if act is not None:
+            await act(opened)
+        if address:
+            await opened.open(address)
+        await opened.page.wait_for_selector(ready)
+        shown = await opened.page.evaluate("document.querySelector('main').textContent")
+        assert (SHOWN in shown, "<script>" in shown) == (True, True)
+        assert await opened.page.evaluate(ELEMENTS) == before
+        assert await opened.page.title() != "owned"
+        assert await opened.overflow() <= 0
         assert {url.split("/")[2] for url in opened.requests} == {opened.url.split("/")[2]}
 
 

@@ -1,13 +1,25 @@
 """Every page for everybody: axe, each theme and width, and what the first paint takes."""
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.console_worlds import CALL, PLAN, VOTE, with_plan, with_tool, with_votes
-from tests.support.scripted_services import answer
+from tests.support.console_worlds import (
+    CALL,
+    CITED,
+    LAMPS,
+    PLAN,
+    VOTE,
+    waits,
+    with_plan,
+    with_tool,
+    with_votes,
+    with_writing_tool,
+)
+from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 SHOTS = os.environ.get("PAGANTIC_TEST_SCREENSHOTS")
 WIDTHS = (360, 768, 1024, 1440)
@@ -19,6 +31,10 @@ def total(prices):
 ```
 
 It adds the prices, and it works for any number of them, also for none, for which the sum is zero."""
+
+
+def with_citations():
+    return scripted_services(ScriptedInference(answer(json.dumps(CITED))))
 
 
 def with_program():
@@ -80,6 +96,75 @@ async def key(opened):
     await opened.page.click("#key-button")
 
 
+async def sessions(opened):
+    for number, text in enumerate(
+        ["Which of the two lamps is cheaper?", "What does the report of March say about lamps?"]
+    ):
+        await opened.execute(f"r{number}", session_id=f"s{number}", messages=[{"role": "ROLE_USER", "content": text}])
+        title = {"state_json": {"console.title": f'"{text}"'}}
+        await opened.server.http.patch(f"/v1/sessions/s{number}", json=title)
+    await opened.execute("r", session_id="nightly-report")
+    await opened.open("#/sessions")
+    await opened.page.wait_for_selector("tbody tr")
+
+
+async def session(opened):
+    await sessions(opened)
+    await opened.open("#/sessions/s0")
+    await opened.page.get_by_text("of 100 tokens").wait_for()
+
+
+async def deleting(opened):
+    await session(opened)
+    await opened.page.click("#delete")
+
+
+async def nothing(opened):
+    await opened.open("#/sessions")
+    await opened.page.wait_for_selector("main .empty a")
+
+
+async def collections(opened):
+    for name in ("handbook", "reports-of-2026"):
+        await opened.server.http.post("/v1/collections", json={"name": name})
+    await opened.open("#/collections")
+    await opened.page.wait_for_selector("tbody tr")
+
+
+async def collection(opened):
+    await collections(opened)
+    await opened.open("#/collections/handbook")
+    await opened.page.wait_for_selector(".facts dd")
+    good = {"name": "lamps.txt", "mimeType": "text/plain", "buffer": LAMPS.encode()}
+    bad = {"name": "a scan of the report.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4"}
+    await opened.page.set_input_files("#files", [good, bad])
+    await opened.page.locator("main").get_by_text("1 file stored, 1 not stored.").wait_for()
+    await opened.page.wait_for_function("() => document.querySelector('.facts dd').textContent === '1'")
+    await opened.page.fill("#question", "What does the red lamp cost?")
+    await opened.page.press("#question", "Enter")
+    await opened.page.wait_for_selector(".sources button")
+    await opened.page.click(".sources button")
+    await opened.page.wait_for_selector(".chunk mark")
+
+
+async def tools(opened):
+    running = await waits(opened, "a-question-of-somebody")
+    await opened.open("#/tools")
+    await opened.page.wait_for_selector(".approval")
+    await opened.page.click(".tool-list summary")
+    opened.page.once("close", lambda _: running.cancel())
+
+
+async def models(opened):
+    await opened.open("#/models")
+    await opened.page.wait_for_selector(".command")
+
+
+async def load(opened):
+    await opened.open("#/load")
+    await opened.page.get_by_text("in the last minutes").first.wait_for()
+
+
 PAGES = {
     "new chat": (new_chat, with_tool),
     "chat": (chat, with_program),
@@ -90,7 +175,17 @@ PAGES = {
     "replay": (replay, with_tool),
     "failure": (failure, with_tool),
     "key": (key, with_tool),
+    "no sessions": (nothing, with_tool),
+    "sessions": (sessions, with_tool),
+    "session": (session, with_tool),
+    "deleting": (deleting, with_tool),
+    "collections": (collections, with_tool),
+    "collection": (collection, with_citations),
+    "tools": (tools, with_writing_tool),
+    "models": (models, with_tool),
+    "load": (load, with_tool),
 }
+WITH_COLLECTIONS = ("collections", "collection")
 SAMPLE = {("chat", "light", 1440), ("plan", "dark", 360)}
 EVERY = [
     pytest.param(page, theme, width, marks=[] if (page, theme, width) in SAMPLE else pytest.mark.whole)
@@ -103,7 +198,8 @@ EVERY = [
 @pytest.mark.parametrize(("name", "theme", "width"), EVERY)
 async def test_a_page_has_no_serious_problem_and_fits(console, axe, name, theme, width):
     act, make_services = PAGES[name]
-    async with console(make_services(), theme=theme, width=width) as opened:
+    has_collections = name in WITH_COLLECTIONS
+    async with console(make_services(), theme=theme, width=width, has_collections=has_collections) as opened:
         await act(opened)
         if SHOTS:
             path = Path(SHOTS) / f"{name.replace(' ', '-')}-{theme}-{width}.png"

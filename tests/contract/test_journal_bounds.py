@@ -15,8 +15,9 @@ from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sealing import sealing_of
 from services.orchestrator.adapters.journal.stores import conversations
 from services.orchestrator.adapters.journal.upkeep import purge as journal_purge
+from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.ports.journal import UsageTotal, Write
+from services.orchestrator.ports.journal import MAX_LISTED_CHARS, UsageTotal, Write
 from tests.contract.test_journal import opened, totals_of
 from tests.support.journal_records import TURN, admit, ended, happened, record
 from tests.support.keys import execution, session
@@ -207,6 +208,21 @@ async def test_a_conversation_in_use_moves_to_the_front_and_no_other_is_left_out
     await journal.update_state(session("c"), {"x": "2"}, ())
     rest = await journal.list_sessions(tenant=DEFAULT_TENANT, limit=2, after=first.next_token)
     assert [one.session_id for one in rest.items] == ["b", "a"]
+
+
+async def test_a_list_of_conversations_has_the_value_that_is_asked_for_unless_it_is_long(journal):
+    most = MAX_LISTED_CHARS
+    await journal.update_state(session("a"), {"title": '"A"', "other": "1"}, ())
+    await journal.update_state(session("b"), {"title": "ü" * most, "other": "1"}, ())
+    await journal.update_state(session("c"), {"title": "ü" * (most + 1)}, ())
+    await journal.update_state(SessionKey("beta", "a"), {"title": '"of another"'}, ())
+
+    async def states(key):
+        listed = await journal.list_sessions(tenant=DEFAULT_TENANT, limit=9, after="", state_key=key)
+        return {one.session_id: one.state for one in listed.items}
+
+    assert await states("title") == {"a": {"title": '"A"'}, "b": {"title": "ü" * most}, "c": {}}
+    assert await states("") == {"a": {}, "b": {}, "c": {}}
 
 
 async def test_what_comes_at_once_of_a_timeline_and_a_conversation_is_bounded_in_bytes_too(journal):

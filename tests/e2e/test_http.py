@@ -240,3 +240,30 @@ def test_documents_have_the_probabilities_that_the_cross_encoder_gives_them(syst
 
 def _cosine(one, other):
     return sum(left * right for left, right in zip(one, other, strict=True))
+
+
+def test_an_operator_sees_the_replica_and_loads_and_unloads_a_model(gateway, system):
+    with httpx.Client(base_url=gateway, timeout=120) as http:
+        loaded = http.post("models/pairs/load").json()
+        [replica] = http.get("replicas").json()["replicas"]
+        unloaded = http.post("models/pairs/unload").json()
+        [without] = http.get("replicas").json()["replicas"]
+        unknown = http.post("models/none/load")
+    assert [one["address"] for one in loaded["results"]] == [system.address("inference")]
+    assert [one["was_loaded"] for one in unloaded["results"]] == [True]
+    place = [model["name"] for model in replica["models"]].index("pairs")
+    assert replica["states"][place]["is_loaded"]
+    assert not without["states"][place].get("is_loaded", False)
+    assert replica["load"]["sequence_capacity"] > 0
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "CONFIG_NO_ENGINE")
+
+
+def test_a_file_is_stored_found_and_deleted_with_its_collection(gateway):
+    with httpx.Client(base_url=gateway, timeout=120) as http:
+        lamps = b"# Lamps\n\nThe red one costs 42."
+        stored = http.post("collections/lamps/files", params={"source": "a.md"}, content=lamps)
+        found = http.post("collections/lamps/search", json={"query": "red", "policy": {"max_chunks": 1}}).json()
+        deleted = http.delete("collections/lamps")
+    assert stored.json()["outcome"] == "FILE_OUTCOME_ADDED"
+    assert "costs 42" in found["chunks"][0]["content"]
+    assert deleted.status_code == 200

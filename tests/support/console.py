@@ -1,8 +1,12 @@
 """The console as a person with a keyboard uses it, and what a reader of its pages finds."""
 
+import asyncio
 import json
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.support.cut_connections import relayed
 
 SERIOUS = ("serious", "critical")
 # Links to what the browser says of itself, not of the page.
@@ -19,10 +23,21 @@ class Console:
     context: Any
     mistakes: list = field(default_factory=list)
     requests: list = field(default_factory=list)
+    relay_port: int = 0
+    choosers: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     @property
     def url(self):
+        if self.relay_port:
+            return f"http://127.0.0.1:{self.relay_port}"
         return str(self.server.http.base_url).rstrip("/")
+
+    @asynccontextmanager
+    async def through_relay(self):
+        """Open the console through a relay, which can be cut, and yield the relay."""
+        async with relayed(self.server.http.base_url.port) as (relay, self.relay_port):
+            await self.open()
+            yield relay
 
     async def open(self, address="#/chat"):
         """Open an address of the console, as its first page or after another."""
@@ -30,6 +45,7 @@ class Console:
             self.page.on("pageerror", lambda error: self.mistakes.append(str(error)))
             self.page.on("console", self._note)
             self.page.on("dialog", lambda dialog: self.mistakes.append(f"a dialog: {dialog.message}"))
+            self.page.on("filechooser", self.choosers.put_nowait)
             self.page.on("request", lambda request: self.requests.append(request.url))
         await self.page.goto(f"{self.url}/{address}")
         await self.page.wait_for_selector("main h1")
@@ -65,6 +81,13 @@ class Console:
         done = "count => document.querySelectorAll('.turns .answer:not([aria-busy]) .answer-foot span').length >= count"
         await self.page.wait_for_function(done, arg=count, timeout=timeout_s * 1000)
         return [await one.inner_text() for one in await self.page.query_selector_all(".turns .answer > .output")]
+
+    async def choose(self, *files):
+        """Choose files by keyboard, in the dialog of the browser."""
+        await self.tab_to("#files")
+        await self.press("Enter")
+        chooser = await asyncio.wait_for(self.choosers.get(), 15)
+        await chooser.set_files(list(files))
 
     async def text(self, selector="main"):
         return await self.page.locator(selector).first.inner_text()

@@ -1,5 +1,6 @@
 """What the services behind the console do in its tests."""
 
+import asyncio
 import json
 
 from pagantic_common.domain.errors import Unavailable
@@ -14,6 +15,9 @@ from tests.support.scripted_services import (
 
 CALL = ToolCall("c1", "clock", '{"zone": "UTC"}')
 SCHEMA = json.dumps({"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]})
+QUOTE = "The red lamp costs 42"
+CITED = {"in_sources": True, "claims": [{"source": 1, "quote": QUOTE, "text": "It costs 42."}]}
+LAMPS = f"We sell lamps.\n\n{QUOTE}, and the green one 17.\n"
 ASK = [{"tool": "*", "action": "TOOL_ACTION_ASK"}]
 
 
@@ -72,3 +76,14 @@ STRUCTURED = {
     "tools": ["clock"],
     "retry": {"max_retries": 2},
 }
+
+
+async def waits(opened, request_id):
+    """Run a request whose tool call waits for a decision, and return its task."""
+    task = asyncio.create_task(opened.execute(request_id, tool_rules=ASK))
+    for _ in range(200):
+        found = (await opened.server.http.get("/v1/approvals", params={"request_id": request_id})).json()
+        if found["approvals"]:
+            return task
+        await asyncio.sleep(0.02)
+    raise AssertionError("no call waits")

@@ -68,9 +68,9 @@ class Deployment:
 
 
 @asynccontextmanager
-async def deployment(path, services=None, **orchestrator_fields):
-    """Serve an orchestrator whose port has collections, too."""
-    collections = Collections()
+async def deployment(path, services=None, *, collections=None, **orchestrator_fields):
+    """Serve an orchestrator whose port has collections, too: one of them, unless real ones are given."""
+    collections = collections or Collections()
     services = services or scripted_services()
     async with orchestrator(path, services, beside=[collections.registration()], **orchestrator_fields) as stub:
         yield Deployment(stub, stub.address, services.tools, collections)

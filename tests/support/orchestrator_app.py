@@ -29,6 +29,7 @@ from services.orchestrator.app.running.environment import Limits, make_environme
 from services.orchestrator.app.running.models import Models
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.scripted_services import scripted_services
+from tests.support.scripted_serving import ScriptedServing
 
 
 def journal_url(path):
@@ -49,6 +50,7 @@ async def orchestrator(
     authenticator=None,
     approval_wait_s=30.0,
     beside=(),
+    models_served=None,
     **limits,
 ):
     """Serve with a journal in this folder; `presence` are the settings of its loop, which else does not run.
@@ -77,7 +79,7 @@ async def orchestrator(
             budgets,
             audit,
             tools=ToolCatalog(services.tools, services.tool_policy),
-            models=Models(environment, executions.registry),
+            models=Models(environment, executions.registry, models_served or ScriptedServing()),
             templates=Templates(services.prompts, journal),
         )
         if authenticator is None and admin_keys is not None:

@@ -35,6 +35,7 @@ _REQUEST_ID = {
 # Names may have slashes; ids have the form that `pagantic_common.domain.ids` asks for.
 _NAME = {"type": "string", "minLength": 1}
 _ID = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}
+_FILE = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 _ABOUT = (
     "The HTTP gateway: the APIs of OpenAI, Anthropic, Ollama, Cohere and Jina, and a native one, in front of the "
     "orchestrator. A key is needed where the gateway or the orchestrator asks for one."
@@ -82,6 +83,8 @@ def _operation(
     }
     if operation.form is not None:
         described["requestBody"] = _body(operation, operation.form)
+    elif operation.takes_file:
+        described["requestBody"] = _FILE
     return described
 
 

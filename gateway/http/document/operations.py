@@ -62,6 +62,7 @@ class Operation:
         events: The JSON in each event or line, where the answer may be a stream.
         parameters: All but those in the path.
         required: Fields that the body must have, though other uses of the form may leave them out.
+        takes_file: Whether the body is a file, which the endpoint reads by itself.
         may_be_empty: Whether the body may be left out.
         text_type: The content type of an answer that is a text.
         access: What it asks of its caller.
@@ -76,6 +77,7 @@ class Operation:
     events: Shape | None = None
     parameters: tuple[Parameter, ...] = ()
     required: tuple[str, ...] = ()
+    takes_file: bool = field(default=False, kw_only=True)
     may_be_empty: bool = field(default=False, kw_only=True)
     text_type: str = field(default="text/plain", kw_only=True)
     access: Access = field(default=Access.KEY, kw_only=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 
 from pagantic.common.v1 import chunk_pb2
-from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, policy_pb2
+from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc, file_pb2, policy_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.sources.files import find_files
 from pagantic_common.client.sources.models import Models
 from pagantic_common.client.sources.retrievers import best_retriever
-from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files
+from pagantic_common.client.sources.upload import IngestedFiles, OnFile, upload_files, upload_parts
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 RETRIEVED_CHUNKS = 10
@@ -37,6 +37,26 @@ class Sources(Models):
                 return collection
         raise NotFound(f"no collection is named {name!r}: `pagantic collections list` lists them")
 
+    async def create_collection(
+        self, request: str | context_service_pb2.CreateCollectionRequest
+    ) -> collection_pb2.Collection:
+        """Make an empty collection of this name, or as the request says; raises Conflict for a name that is taken.
+
+        Needs a key with the scope WRITE.
+        """
+        if isinstance(request, str):
+            request = context_service_pb2.CreateCollectionRequest(name=request)
+        return (await self._call(self._context_stub().CreateCollection, request)).collection
+
+    async def delete_collection(self, name: str) -> None:
+        """Remove a collection with its documents; raises NotFound. Needs a key with the scope WRITE."""
+        request = context_service_pb2.DeleteCollectionRequest(name=name)
+        await self._call(self._context_stub().DeleteCollection, request)
+
+    async def search(self, request: context_service_pb2.RetrieveRequest) -> context_service_pb2.RetrieveResponse:
+        """Return the chunks that fit a query, in the words of the contract."""
+        return await self._call(self._context_stub().Retrieve, request)
+
     async def retrieve(
         self, collection: str | policy_pb2.ContextPolicy, query: str, *, max_chunks: int = RETRIEVED_CHUNKS
     ) -> Sequence[chunk_pb2.Chunk]:
@@ -47,8 +67,7 @@ class Sources(Models):
         policy = collection
         if isinstance(policy, str):
             policy = policy_pb2.ContextPolicy(collection=policy, max_chunks=max_chunks)
-        request = context_service_pb2.RetrieveRequest(query=query, policy=policy)
-        return (await self._call(self._context_stub().Retrieve, request)).chunks
+        return (await self.search(context_service_pb2.RetrieveRequest(query=query, policy=policy))).chunks
 
     async def ingest_files(
         self,
@@ -77,6 +96,23 @@ class Sources(Models):
             raise InvalidRequest("the paths have no files: name files, or folders that have some")
         timeout_s = file_timeout_s or self._timeout_s
         return await upload_files(self._call_ingest, collection, files, timeout_s=timeout_s, on_file=on_file)
+
+    async def ingest_content(
+        self, collection: str, source: str, parts: AsyncIterable[bytes], *, media_type: str = ""
+    ) -> file_pb2.FileResult:
+        """Store one file, whose bytes come in parts, in a collection, which is made if it does not exist.
+
+        Needs a key with the scope WRITE. A file that the service cannot read has its error in the result. Raises
+        DeadlineExceeded when all of it takes longer than the client's time.
+
+        Args:
+            collection: Name of the collection.
+            source: Source of the document; its ending tells the format where the bytes do not.
+            parts: The bytes. Where it raises, nothing is stored, and this method raises Cancelled.
+            media_type: Media type of the file; empty leaves it to the bytes and the source.
+        """
+        header = file_pb2.FileHeader(source=source, media_type=media_type)
+        return await upload_parts(self._call_ingest, collection, header, parts, timeout_s=self._timeout_s)
 
     async def list_tools(self) -> list[pb.CallableTool]:
         """Return the tools that the caller's requests may name, by name, without those that are denied."""

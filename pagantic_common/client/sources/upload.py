@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,38 @@ async def upload_files(
     """
     upload = _Upload(collection, files, on_file)
     return IngestedFiles(await upload.send(call, timeout_s), upload.failed)
+
+
+async def upload_parts(
+    call: IngestCall, collection: str, header: file_pb2.FileHeader, parts: AsyncIterable[bytes], *, timeout_s: float
+) -> file_pb2.FileResult:
+    """Send one file, whose bytes come in parts, to a collection, and return its result.
+
+    Raises DeadlineExceeded when all of it takes longer than `timeout_s`.
+    """
+
+    async def requests() -> AsyncIterator[pb.IngestFilesRequest]:
+        yield pb.IngestFilesRequest(collection=collection)
+        yield pb.IngestFilesRequest(header=header)
+        async for part in parts:
+            for start in range(0, len(part), PART_BYTES):
+                yield pb.IngestFilesRequest(content=file_pb2.FilePart(data=part[start : start + PART_BYTES]))
+        yield pb.IngestFilesRequest(content=file_pb2.FilePart(is_last=True))
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _only_result(call(requests()))
+    except TimeoutError:
+        raise DeadlineExceeded(f"the file was not stored within {timeout_s:g} s") from None
+
+
+async def _only_result(incoming: AsyncGenerator[pb.IngestFilesResponse, None]) -> file_pb2.FileResult:
+    result = file_pb2.FileResult()
+    async with aclosing(incoming) as responses:
+        async for response in responses:
+            if response.HasField("file"):
+                result = response.file
+    return result
 
 
 class _Upload:

@@ -31,6 +31,10 @@ class Sessions(Executions):
         request = pb.UpdateSessionRequest(
             session_id=session_id, state_json=texts, removed_keys=removed, appended_messages=appended
         )
+        return await self.change_session(request)
+
+    async def change_session(self, request: pb.UpdateSessionRequest) -> session_pb2.Session:
+        """Change a session in the words of the contract, and return it without its messages."""
         return (await self._call(self._stub().UpdateSession, request)).session
 
     async def get_session(self, session_id: str) -> session_pb2.Session:
@@ -38,8 +42,7 @@ class Sessions(Executions):
         session: session_pb2.Session | None = None
         before = 0
         while True:
-            request = pb.GetSessionRequest(session_id=session_id, before_position=before)
-            page = (await self._call(self._stub().GetSession, request)).session
+            page = await self.get_session_page(pb.GetSessionRequest(session_id=session_id, before_position=before))
             if session is not None:  # this page holds older messages
                 page.messages.extend(session.messages)
             session = page
@@ -51,11 +54,18 @@ class Sessions(Executions):
         sessions: list[session_pb2.Session] = []
         token = ""
         while True:
-            request = pb.ListSessionsRequest(page_token=token)
-            page = await self._call(self._stub().ListSessions, request)
+            page = await self.list_sessions_page(pb.ListSessionsRequest(page_token=token))
             sessions += page.sessions
             if not (token := page.next_page_token):
                 return sessions
+
+    async def list_sessions_page(self, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
+        """Return a page of stored conversations without their messages, the last used first."""
+        return await self._call(self._stub().ListSessions, request)
+
+    async def get_session_page(self, request: pb.GetSessionRequest) -> session_pb2.Session:
+        """Return a stored conversation with a page of its messages, the newest ones; raises NotFound."""
+        return (await self._call(self._stub().GetSession, request)).session
 
     async def delete_session(self, session_id: str) -> None:
         """Remove a stored conversation; raises NotFound."""

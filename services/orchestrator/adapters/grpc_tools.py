@@ -34,7 +34,9 @@ class GrpcTools:
         request = tools_service_pb2.ListToolsRequest(names=names)
         reply = await self._peer.call_unary(self._stub.ListTools, request)
         return [
-            OfferedTool(tool_definition_from_proto(tool.definition), tool.available, tool.unavailable_reason)
+            OfferedTool(
+                tool_definition_from_proto(tool.definition), tool.available, tool.unavailable_reason, tool.origin
+            )
             for tool in reply.tools
         ]
 

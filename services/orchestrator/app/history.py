@@ -115,9 +115,12 @@ class History:
             max_bytes=self.page_bytes,
         )
 
-    async def sessions(self, tenant: str, page_size: int, page_token: str) -> Page[SessionRecord]:
-        """Return a tenant's conversations, last used first, without messages."""
-        return await self._journal.list_sessions(tenant=tenant, limit=page_limit(page_size), after=page_token)
+    async def sessions(self, tenant: str, page_size: int, page_token: str, state_key: str = "") -> Page[SessionRecord]:
+        """Return a tenant's conversations, last used first, without messages, and with the value of one key."""
+        if state_key:
+            require_id("state_key", state_key)
+        limit = page_limit(page_size)
+        return await self._journal.list_sessions(tenant=tenant, limit=limit, after=page_token, state_key=state_key)
 
     async def update_session(
         self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], appended: Sequence[Message] = ()

@@ -1,15 +1,20 @@
-"""Outputs and settings of inferences <-> proto."""
+"""Outputs and settings of inferences, and the replicas that make them <-> proto."""
 
 from __future__ import annotations
 
+from pagantic.common.v1 import error_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
-from pagantic.orchestrator.v1 import orchestrator_service_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2, replica_pb2
 from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.messages import usage_to_proto
+from pagantic_common.codec.errors import failure_to_proto
+from pagantic_common.codec.fields import encode_optional
+from pagantic_common.codec.messages import model_info_to_proto, usage_to_proto
+from pagantic_common.domain.errors import PaganticError
 from services.orchestrator.core.model.request import Reasoning, ReasoningMode
 from services.orchestrator.core.model.response import FinishReason, TokenLogprob
 from services.orchestrator.core.relevance import Reranked
 from services.orchestrator.ports.services import TokenCount, Vectors
+from services.orchestrator.ports.serving import ReplicaChange, ReplicaLoad, ReplicaReport, ServedModel
 
 _BYTES = "latin-1"
 _REASONS = EnumCodec(generation_pb2.FinishReason, FinishReason, "FINISH_REASON_", unknown=FinishReason.ERROR)
@@ -76,4 +81,46 @@ def token_count_to_proto(count: TokenCount) -> inference_service_pb2.CountTokens
         chat_tokens=count.chat,
         context_window=count.context_window,
         is_estimate=count.is_estimate,
+    )
+
+
+def replica_to_proto(report: ReplicaReport) -> replica_pb2.Replica:
+    """Encode what a replica says."""
+    return replica_pb2.Replica(
+        service=report.service,
+        address=report.address,
+        load=encode_optional(report.load, _load_to_proto),
+        models=[model_info_to_proto(model.info) for model in report.models],
+        states=map(_state_to_proto, report.models),
+        error=encode_optional(report.error, _error_to_proto),
+    )
+
+
+def replica_change_to_proto(change: ReplicaChange) -> replica_pb2.ReplicaResult:
+    """Encode the result of a change in a replica."""
+    return replica_pb2.ReplicaResult(
+        address=change.address, was_loaded=change.was_loaded, error=encode_optional(change.error, _error_to_proto)
+    )
+
+
+def _error_to_proto(error: PaganticError) -> error_pb2.SystemError:
+    return failure_to_proto(error.failure)
+
+
+def _load_to_proto(load: ReplicaLoad) -> inference_service_pb2.GetLoadResponse:
+    return inference_service_pb2.GetLoadResponse(
+        queued_requests=load.queued,
+        queue_capacity=load.queue_capacity,
+        running_sequences=load.running,
+        sequence_capacity=load.sequence_capacity,
+        kv_used_tokens=load.kv_used_tokens,
+        kv_capacity_tokens=load.kv_capacity_tokens,
+        output_tokens_total=load.output_tokens_total,
+        pending_prompt_tokens=load.pending_prompt_tokens,
+    )
+
+
+def _state_to_proto(model: ServedModel) -> inference_service_pb2.ModelState:
+    return inference_service_pb2.ModelState(
+        is_loaded=model.is_loaded, memory_bytes=model.memory_bytes, running=model.running
     )

@@ -99,6 +99,7 @@ def callable_tool_to_proto(tool: CallableTool) -> pb.CallableTool:
         available=tool.offered.is_available,
         unavailable_reason=tool.offered.unavailable_reason,
         action=action_to_proto(tool.action),
+        origin=tool.offered.origin,
     )
 
 

@@ -25,6 +25,7 @@ from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 
 MAX_STATE_VALUES = 100  # of one session
+MAX_LISTED_CHARS = 1024
 MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
 
 
@@ -74,7 +75,7 @@ class ExecutionRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A stored conversation; `messages` and `state` are empty in lists. The values of `state` are JSON documents."""
+    """A stored conversation; in lists without messages, and with one value at most. Values are JSON documents."""
 
     session_id: str
     messages: tuple[Message, ...]
@@ -275,8 +276,11 @@ class Conversations(Changes, Protocol):
     async def session_state(self, key: SessionKey) -> Mapping[str, str]:
         """Return the values of a session, JSON documents by key; empty for an unknown session."""
 
-    async def list_sessions(self, *, tenant: str, limit: int, after: str) -> Page[SessionRecord]:
-        """Return a tenant's conversations, last used first; `after` is as in `list_executions`."""
+    async def list_sessions(self, *, tenant: str, limit: int, after: str, state_key: str = "") -> Page[SessionRecord]:
+        """Return a tenant's conversations, last used first; `after` is as in `list_executions`.
+
+        Each has the value of the key as its state, unless the value is longer than MAX_LISTED_CHARS.
+        """
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         """Set and remove values of a session, and make the session if needed; returns it without its messages.

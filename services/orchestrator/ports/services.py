@@ -53,11 +53,12 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A registered tool, whether it can be called now, and why not."""
+    """A registered tool, whether it can be called now, why not, and its origin, empty for the deployment."""
 
     definition: ToolDefinition
     is_available: bool
     unavailable_reason: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

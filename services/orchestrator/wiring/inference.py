@@ -4,47 +4,68 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import grpc
 
 from pagantic_common.rpc.access.tls.certificates import read_certificates
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
+from pagantic_common.rpc.peer import Credentials
 from services.orchestrator.adapters.access.key_files import prefix_secret, tenant_credentials
 from services.orchestrator.adapters.inference.addresses import parse_address
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
+from services.orchestrator.adapters.inference.grpc_serving import GrpcServing, InferenceService
 from services.orchestrator.adapters.inference.pooled_inference import PooledInference
 from services.orchestrator.adapters.inference.replica_set import ReplicaSet
 from services.orchestrator.ports.services import InferencePort
+from services.orchestrator.ports.serving import ServingPort
 from services.orchestrator.settings import OrchestratorSettings, Routing
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedInference:
+    """The inference services as executions use them, and as operators see them."""
+
+    port: InferencePort
+    serving: ServingPort
+
+
 @asynccontextmanager
-async def open_inference(settings: OrchestratorSettings, default: grpc.aio.Channel) -> AsyncIterator[InferencePort]:
+async def open_inference(settings: OrchestratorSettings, default: grpc.aio.Channel) -> AsyncIterator[OpenedInference]:
     """Yield the inference service behind its open channel, together with the pools of the settings.
 
     Raises InvalidRequest for certificates that cannot be used.
     """
     certificates = read_certificates(settings)
+    credentials = tenant_credentials(settings.signing_key_file)
     async with AsyncExitStack() as stack:
-        service = await _open_service(stack, settings, settings.inference_address, default)
-        opened = {settings.inference_address: service}
+        services = {
+            settings.inference_address: await _open_service(stack, settings, settings.inference_address, default)
+        }
         for address in settings.model_pools.values():
-            if address not in opened:
+            if address not in services:
                 channel = await stack.enter_async_context(
                     open_service_channel(address, settings, waits=["Infer"], certificates=certificates)
                 )
-                opened[address] = await _open_service(stack, settings, address, channel)
-        pools = {alias: opened[address] for alias, address in settings.model_pools.items()}
-        yield PooledInference(service, pools) if pools else service
+                services[address] = await _open_service(stack, settings, address, channel)
+        ports = {address: _port_of(service, settings, credentials) for address, service in services.items()}
+        port: InferencePort = ports[settings.inference_address]
+        if settings.model_pools:
+            port = PooledInference(port, {alias: ports[address] for alias, address in settings.model_pools.items()})
+        yield OpenedInference(port, GrpcServing(list(services.values()), settings.model_pools, credentials))
 
 
 async def _open_service(
     stack: AsyncExitStack, settings: OrchestratorSettings, address: str, channel: grpc.aio.Channel
-) -> GrpcInference:
-    replicas = await stack.enter_async_context(_open_replicas(settings, address))
-    credentials = tenant_credentials(settings.signing_key_file)
-    return GrpcInference(channel, settings.connect_patience_s, settings.busy_patience_s, credentials, replicas)
+) -> InferenceService:
+    return InferenceService(address, channel, await stack.enter_async_context(_open_replicas(settings, address)))
+
+
+def _port_of(service: InferenceService, settings: OrchestratorSettings, credentials: Credentials) -> GrpcInference:
+    return GrpcInference(
+        service.channel, settings.connect_patience_s, settings.busy_patience_s, credentials, service.replicas
+    )
 
 
 @asynccontextmanager

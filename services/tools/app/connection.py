@@ -16,7 +16,7 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.telemetry.logging import get_logger
-from services.tools.app.registry import ToolRegistry
+from services.tools.app.registry import NUMBER_MARK, ToolRegistry
 from services.tools.core.backoff import wait_s
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus, ToolList
@@ -63,7 +63,7 @@ class ServerConnection:
         self._limits = limits
         self._clock = clock
         self._chance = chance
-        self._source = f"mcp server {spec.name} {next(_numbers)}"
+        self._source = f"mcp server {spec.name}{NUMBER_MARK}{next(_numbers)}"
         self._places = asyncio.Semaphore(limits.max_calls)
         self._session: McpSession | None = None
         self._state = ServerState.CONNECTING

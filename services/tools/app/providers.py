@@ -53,6 +53,7 @@ class Offered:
     tools: Sequence[Tool]
     left_out: Mapping[str, str]
     health_check_s: float
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,8 @@ class Providers:
         }
         left_out |= self._registry.replace(offer.source, provided)
         log.info("tools offered", provider=name, tools=len(provided), left_out=len(left_out))
-        return Offered(offer.id, self._registry.list_of(offer.source), left_out, self._limits.health_check_s)
+        taken = self._registry.list_of(offer.source)
+        return Offered(offer.id, taken, left_out, self._limits.health_check_s, origin=offer.source)
 
     def _close(self, offer: _Offer, reason: str) -> None:
         if self._offers.pop(offer.id, None) is None:

@@ -15,6 +15,8 @@ _MAX_LISTED_NAMES = 10
 # The tools are listed in one message, which may have 4 MiB; what a name, a safety and a reason take comes on top.
 _MAX_BYTES = 3 * 1024 * 1024
 _OWN = ""
+# Ends the name of a source that a number follows, because another source may have had the name before.
+NUMBER_MARK = "#"
 
 
 class ToolRegistry:
@@ -80,6 +82,10 @@ class ToolRegistry:
     def list_of(self, source: str) -> list[Tool]:
         """Return the tools of a source, sorted by name."""
         return [self._tools[name] for name in sorted(self._tools) if self._sources[name] == source]
+
+    def origin_of(self, name: str) -> str:
+        """Return the source of a registered tool without its number; empty for a tool of the deployment."""
+        return self._sources.get(name, _OWN).partition(NUMBER_MARK)[0]
 
     def find(self, name: str) -> Tool | None:
         """Return the tool with this name, if there is one."""

@@ -1,6 +1,7 @@
 """The files of the console over HTTP, and the list of executions that it shows."""
 
 import re
+from importlib import resources
 
 import pytest
 
@@ -18,9 +19,28 @@ POLICY = {
 }
 
 
+IMPORT = re.compile(r"""(?:from|import) "\./([\w.]+)";""")
+LATER = re.compile(r"""import\("\./([\w.]+)"\)""")
+
+
 async def page_and_files(server):
+    """Return the page, and every file that it or another file names, by its path."""
     page = await server.http.get("/")
-    return page, {path: await server.http.get(path) for path in re.findall(r'"(/console/[^"]+)"', page.text)}
+    waiting = re.findall(r'"(/console/[^"]+)"', page.text)
+    files = {}
+    while waiting:
+        path = waiting.pop()
+        if path not in files:
+            files[path] = await server.http.get(path)
+            folder = path.rpartition("/")[0]
+            text = files[path].text
+            waiting += [f"{folder}/{name}" for name in (*IMPORT.findall(text), *LATER.findall(text))]
+    return page, files
+
+
+def names_in(page):
+    """Return the files that the page itself names."""
+    return {path.rpartition("/")[2] for path in re.findall(r'"(/console/[^"]+)"', page.text)}
 
 
 async def test_the_page_and_each_file_that_it_names_are_served_with_strict_headers(served):
@@ -37,12 +57,25 @@ async def test_the_page_and_each_file_that_it_names_are_served_with_strict_heade
         assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-async def test_the_page_names_every_module_so_that_all_load_at_once(served):
+async def test_the_page_names_exactly_the_modules_that_its_first_section_needs_so_that_all_load_at_once(served):
+    async with served() as server:
+        page, files = await page_and_files(server)
+    imports = {path.rpartition("/")[2]: set(IMPORT.findall(answer.text)) for path, answer in files.items()}
+    needed, waiting = {"app.js"}, ["app.js"]
+    while waiting:
+        found = imports[waiting.pop()] - needed
+        needed |= found
+        waiting += found
+    assert len(needed) > 5
+    assert {name for name in names_in(page) if name.endswith(".js")} == needed | {"theme.js"}
+
+
+async def test_every_file_of_the_console_is_named_by_the_page_or_by_another_file(served):
     async with served() as server:
         _, files = await page_and_files(server)
-    named = {path.rpartition("/")[2] for path in files}
-    for answer in files.values():
-        assert set(re.findall(r'from "\./([\w.]+)"', answer.text)) <= named
+    there = {file.name for file in (resources.files("gateway.http.native.console") / "static").iterdir()}
+    assert {path.rpartition("/")[2] for path in files} == there - {"index.html"}
+    assert {answer.status_code for answer in files.values()} == {200}
 
 
 async def test_no_file_names_another_host_or_makes_markup_of_text(served):

@@ -174,6 +174,9 @@ REQUESTS = {
     "ListAuditRecords": pb.ListAuditRecordsRequest,
     "ListTools": pb.ListToolsRequest,
     "ListModels": pb.ListModelsRequest,
+    "ListReplicas": pb.ListReplicasRequest,
+    "LoadModel": pb.LoadModelRequest,
+    "UnloadModel": pb.UnloadModelRequest,
     "Embed": lambda: inference_service_pb2.EmbedRequest(texts=["hi"]),
     "Rerank": lambda: pb.RerankRequest(query="hi", texts=["hello"]),
     "CountTokens": lambda: inference_service_pb2.CountTokensRequest(texts=["hi"]),
@@ -184,7 +187,7 @@ NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
     *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListPromptTemplates"),
     "ListTools",
-    *("ListModels", "Embed", "Rerank", "CountTokens"),
+    *("ListModels", "Embed", "Rerank", "CountTokens", "ListReplicas", "LoadModel", "UnloadModel"),
     "RenderPromptTemplate",  # has a test of its own: it tells of a session by its values alone
 }
 LISTS = {"ListExecutions": "executions", "ListSessions": "sessions", "GetUsage": "totals"}
@@ -336,7 +339,8 @@ RECORDED = {
     "SetBudget": lambda: pb.SetBudgetRequest(tenant="acme", period=budget_pb2.BUDGET_PERIOD_DAY, max_tokens=5),
 }
 READS = {method for method, scope in SCOPES.items() if scope in (Scope.READ, Scope.USAGE)} | {
-    *("ListTools", "ListModels", "Embed", "Rerank", "CountTokens")
+    *("ListTools", "ListModels", "Embed", "Rerank", "CountTokens"),
+    "ListReplicas",  # has nothing of a tenant, and pages that stay open ask for it every few seconds
 }
 
 

@@ -38,7 +38,7 @@ async def test_a_program_is_registered_and_removed(tmp_path):
     async with mcp_service(tmp_path, mcp_programs=(f"{sys.executable} -m tests.support.mcp_server",)) as stub:
         reply = await register(stub, *ARGV, "--only", "echo")
         assert [tool.definition.name for tool in reply.tools] == ["r_echo"]
-        assert reply.tools[0].available
+        assert (reply.tools[0].available, reply.tools[0].origin) == (True, "mcp server r")
         assert await said(stub, "r_echo", text="hello") == "hello"
         code, words = await refusal(register(stub, *ARGV))
         assert code is Code.ALREADY_EXISTS, words

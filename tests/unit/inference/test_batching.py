@@ -298,6 +298,17 @@ def test_one_candidate_is_cancelled_alone():
     ]
 
 
+def test_tokens_count_when_they_are_decoded_and_come_to_the_sum_of_all_candidates():
+    bench, totals = Bench(), []
+    bench.submit([97, 98], seeds=(0, 1, 2), max_tokens=6)
+    while bench.scheduler.has_work:
+        bench.step()
+        totals.append(bench.scheduler.output_tokens_total)
+    assert totals == sorted(totals)
+    assert 0 < totals[len(totals) // 2] < totals[-1]
+    assert totals[-1] == sum(event.output_tokens for event in bench.events if isinstance(event, Ended))
+
+
 def test_nothing_is_decoded_for_a_request_after_its_cancel():
     bench = Bench()
     number = bench.submit([97, 98], max_tokens=50)

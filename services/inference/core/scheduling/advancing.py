@@ -75,7 +75,7 @@ class Advancing:
             if accepted < len(draft):
                 drafted = draft[accepted]
             token = self._draw(branch, row, drafted, events)
-            step = branch.output.accept(token, row)
+            step = self._accept(branch, token, row)
             self._report(branch, step, events)
             if step.finish_reason is not None:
                 self._seating.remove(branch)
@@ -89,6 +89,13 @@ class Advancing:
         assert branch.sequence_id is not None  # noqa: S101 - it was just computed
         self._seating.tree.truncate(branch.sequence_id, branch.computed)
         return accepted
+
+    def _accept(self, branch: Branch, token: int, row: Row) -> Step:
+        """Add a token to the output of a branch, and count what it adds to each candidate."""
+        before = branch.output.output_tokens
+        step = branch.output.accept(token, row)
+        self.output_tokens_total += (branch.output.output_tokens - before) * len(branch.candidates)
+        return step
 
     def _draw(self, branch: Branch, row: Row, drafted: int | None, events: list[SchedulerEvent]) -> int:
         """Let every candidate draw, and return the token of those that stay in the branch.
@@ -116,7 +123,7 @@ class Advancing:
     ) -> None:
         """Let the candidates that drew another token continue in a branch of their own."""
         other = Branch(branch.ticket, [], [], branch.output.fork(), candidates)
-        step = other.output.accept(token, row)
+        step = self._accept(other, token, row)
         self._report(other, step, events)
         if step.finish_reason is not None:
             return
@@ -164,7 +171,6 @@ class Advancing:
         ticket.unfinished -= 1
         ticket.output_tokens += tokens
         ticket.longest_output = max(ticket.longest_output, tokens)
-        self.output_tokens_total += tokens - len(ticket.request.said_tokens)
         events.append(
             Ended(ticket.number, candidate.index, reason, tokens, output.constraint_satisfied, output.matched_stop)
         )

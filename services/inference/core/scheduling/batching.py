@@ -133,7 +133,7 @@ class Scheduler:
 
     @property
     def output_tokens_total(self) -> int:
-        """Tokens of all ended candidates."""
+        """Tokens of all candidates so far, those that run or failed too."""
         return self._advancing.output_tokens_total
 
     @property

@@ -89,6 +89,11 @@ class ReplicaSet:
         await asyncio.gather(*leaving, return_exceptions=True)
 
     @property
+    def all(self) -> list[Replica]:
+        """The replicas, by address."""
+        return [self._replicas[address] for address in sorted(self._replicas)]
+
+    @property
     def has_choice(self) -> bool:
         """Whether there are at least two replicas."""
         return len(self._replicas) > 1

@@ -16,6 +16,7 @@ from services.orchestrator.core.cost import cost_usd, prices_for
 from services.orchestrator.core.model.keys import Account, account_of
 from services.orchestrator.core.relevance import Reranked, best_first
 from services.orchestrator.ports.services import TokenCount, Vectors
+from services.orchestrator.ports.serving import ReplicaChange, ReplicaReport, ServingPort
 
 MAX_RERANKED = 1024
 TEXTS_OF_A_CALL = 32  # A cross-encoder takes long for each text, and other requests wait meanwhile.
@@ -35,13 +36,33 @@ class Models:
     Args:
         environment: Has the services, the journal and the prices.
         registry: Bounds what runs.
+        serving: The replicas that serve them.
     """
 
-    def __init__(self, environment: Environment, registry: Registry) -> None:
+    def __init__(self, environment: Environment, registry: Registry, serving: ServingPort) -> None:
         self._inference = environment.services.inference
         self._journal = environment.journal
         self._prices = environment.limits.prices
         self._registry = registry
+        self._serving = serving
+        self._max_running = environment.limits.max_running
+
+    @property
+    def running(self) -> tuple[int, int]:
+        """The executions that run here, and the most that may."""
+        return self._registry.count, self._max_running
+
+    async def list_replicas(self) -> Sequence[ReplicaReport]:
+        """Return the replicas of the inference services, each with what it says now."""
+        return await self._serving.list_replicas()
+
+    async def load(self, model: str) -> Sequence[ReplicaChange]:
+        """Load a model in each of its replicas; raises the error of the first one where none succeeds."""
+        return _checked(await self._serving.load_model(model))
+
+    async def unload(self, model: str) -> Sequence[ReplicaChange]:
+        """Unload a model in each of its replicas; raises the error of the first one where none succeeds."""
+        return _checked(await self._serving.unload_model(model))
 
     async def list(self) -> Sequence[ModelInfo]:
         """Return the models, the default one first."""
@@ -111,3 +132,10 @@ class Models:
         used = account_total(account, usage, model, cost_usd(usage, prices_for(self._prices, model)))
         if used is not None:
             await asyncio.shield(asyncio.ensure_future(self._journal.add_usage(used)))
+
+
+def _checked(changes: Sequence[ReplicaChange]) -> Sequence[ReplicaChange]:
+    """Return changes of which one succeeded; raises the error of the first one otherwise."""
+    if changes[0].error is not None and all(change.error is not None for change in changes):
+        raise changes[0].error
+    return changes

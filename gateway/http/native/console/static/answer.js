@@ -1,20 +1,23 @@
 // One answer: reasoning, tool calls, approvals, text, citations, votes and failure, as its events come or as it is stored.
 
-import { call, pageOf } from "./api.js";
-import { announce, copyButton, field, h } from "./dom.js";
-import { CallFailure, failureOf, shownFailure } from "./failures.js";
+import { pageOf } from "./api.js";
+import { shownApproval } from "./approvals.js";
+import { announce, copyButton, h } from "./dom.js";
+import { failureOf, shownFailure } from "./failures.js";
 import { OutputText, shownText } from "./output.js";
-import { bare, count, cut, indented, span, visible } from "./text.js";
+import { chunkButton } from "./chunks.js";
+import { bare, count, indented, span, visible } from "./text.js";
 import { shownVotes } from "./votes.js";
 
 const READ_ALOUD = 600;
 const MARK = /\[(\d{1,3})\]/g;
 let made = 0;
 
-/** Shows an answer, and takes its events. */
+/** Shows an answer, and takes its events. Its citations open their chunks where the collection is known. */
 export class AnswerView {
-  constructor(requestId) {
+  constructor(requestId, collection = "") {
     this.requestId = requestId;
+    this.collection = collection;
     this.prefix = `answer-${++made}`;
     this.reasoning = new OutputText();
     this.text = new OutputText();
@@ -132,7 +135,7 @@ export class AnswerView {
     const view = this.#callView(approval.tool_call_id, approval.tool_name);
     view.state.textContent = "waits for your approval";
     view.approval?.remove();
-    view.approval = shownApproval(approval, `${this.prefix}-${this.callViews.size}`);
+    view.approval = shownApproval(approval, `${this.prefix}-${this.callViews.size}`, leave);
     view.element.append(view.approval);
     announce(`The tool ${visible(approval.tool_name)} waits for your approval.`);
   }
@@ -156,6 +159,7 @@ export class AnswerView {
         citation.page ? ` page ${citation.page}` : "",
         h("p", {}, visible(citation.claim ?? "")),
         h("blockquote", {}, visible(citation.quote ?? "")),
+        this.collection ? chunkButton(this.collection, citation, `${this.prefix}-chunk-${index}`) : null,
       ),
     );
     const heading = h("h3", {}, "Sources");
@@ -218,43 +222,6 @@ function inTime(duration) {
 /** Return a duration of the contract, such as 1.5s, in milliseconds. */
 export function milliseconds(duration) {
   return Number.parseFloat(duration ?? "0") * 1000;
-}
-
-/** Return a form that approves or rejects a call that waits. */
-function shownApproval(approval, prefix) {
-  const own = indented(approval.arguments_json ?? "{}");
-  const changed = h("textarea", { id: `${prefix}-arguments`, rows: Math.min(10, own.split("\n").length + 1), spellcheck: "false" });
-  changed.value = own;
-  const reason = h("input", { id: `${prefix}-reason`, type: "text", maxlength: "500" });
-  const problem = h("div", { role: "alert" });
-  const name = visible(approval.tool_name);
-  const form = h(
-    "section",
-    { class: "approval", "aria-label": `Approval of ${name}` },
-    h("p", {}, h("strong", {}, "Approve this call? "), visible(approval.reason ?? "")),
-    (approval.spans ?? []).map((one) =>
-      h("p", { class: "note" }, `${visible(one.argument)} has text of ${visible(one.source)}: “${visible(cut(one.text, 200))}”`),
-    ),
-    field("Arguments", changed, "A changed JSON object replaces the model's arguments."),
-    field("Reason", reason, "The model reads the reason of a rejection."),
-  );
-  const decide = async (decision) => {
-    const body = { decision: `APPROVAL_DECISION_${decision}`, reason: reason.value };
-    if (decision === "APPROVED" && changed.value !== own) body.arguments_json = changed.value;
-    const path = `v1/approvals/${encodeURIComponent(approval.request_id)}/${encodeURIComponent(approval.tool_call_id)}/decision`;
-    try {
-      await call(path, { method: "POST", body });
-      announce(decision === "APPROVED" ? `${name} is approved.` : `${name} is rejected.`);
-      leave(form);
-    } catch (failure) {
-      if (!(failure instanceof CallFailure)) throw failure;
-      problem.replaceChildren(shownFailure(failure));
-    }
-  };
-  const approve = h("button", { type: "button", class: "main-action", onclick: () => decide("APPROVED") }, "Approve");
-  const reject = h("button", { type: "button", onclick: () => decide("REJECTED") }, "Reject");
-  form.append(problem, h("div", { class: "row" }, approve, reject));
-  return form;
 }
 
 /** Remove a form; the keyboard goes on at the call that it was about. */

@@ -1,6 +1,6 @@
 // Calls the native API of the gateway, and follows the events of an execution through lost connections.
 
-import { CallFailure } from "./failures.js";
+import { CallFailure, mayComeBack } from "./failures.js";
 
 const KEY = "pagantic.key";
 const TRIES = 6;
@@ -55,6 +55,44 @@ export async function call(path, { method = "GET", body, signal } = {}) {
   });
 }
 
+/** Send a file as the body of a POST, and return the JSON of the answer; `onProgress` gets the share that is sent. */
+export async function sendFile(path, file, { signal, onProgress }) {
+  for (;;) {
+    const key = apiKey();
+    const { status, text } = await post(path, file, key, signal, onProgress);
+    if (status >= 200 && status < 300) return JSON.parse(text);
+    const failure = failureIn(status, parsed(text));
+    if (status !== 401) throw failure;
+    const hasAnother = apiKey() !== key;
+    if (!hasAnother && !(await askForKey(failure))) throw failure;
+  }
+}
+
+/** Post a file. XMLHttpRequest is what tells how much of a body is sent. */
+function post(path, file, key, signal, onProgress) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", path);
+    request.setRequestHeader("accept", "application/json");
+    request.setRequestHeader("content-type", file.type || "application/octet-stream");
+    if (key) request.setRequestHeader("authorization", `Bearer ${key}`);
+    request.upload.addEventListener("progress", (event) => onProgress(event.total ? event.loaded / event.total : 0));
+    request.addEventListener("load", () => resolve({ status: request.status, text: request.responseText }));
+    request.addEventListener("error", () => reject(noConnection("the connection was lost while the file was sent")));
+    request.addEventListener("abort", () => reject(lost(null, signal)));
+    signal.addEventListener("abort", () => request.abort(), { once: true });
+    request.send(file);
+  });
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
 /** Yield the events of a request that is sent now, and its response at last. Throws CallFailure. */
 export async function* execute(request, { signal, onLost = () => {} } = {}) {
   yield* events(request.request_id, { request, signal, onLost });
@@ -78,8 +116,7 @@ async function* events(id, { request, signal, onLost }) {
       }
       throw noConnection("the stream ended before the answer did");
     } catch (failure) {
-      const mayComeBack = failure.code === "NO_CONNECTION" || (last && failure.status === 503);
-      if (signal?.aborted || !mayComeBack || ++tries >= TRIES) throw failure;
+      if (signal?.aborted || !mayComeBack(failure, Boolean(last)) || ++tries >= TRIES) throw failure;
       onLost(true);
       await new Promise((resolve) => setTimeout(resolve, FIRST_WAIT_MS * 2 ** (tries - 1)));
     }
@@ -106,7 +143,7 @@ async function send(path, { method, body, signal, accept, last = "" }) {
       throw lost(error, signal);
     });
     if (response.ok) return response;
-    const failure = await failureIn(response);
+    const failure = failureIn(response.status, await response.json().catch(() => null));
     if (response.status !== 401) throw failure;
     const hasAnother = apiKey() !== key; // Somebody entered it while this call was made.
     if (!hasAnother && !(await askForKey(failure))) throw failure;
@@ -122,9 +159,8 @@ function noConnection(message) {
   return new CallFailure({ code: "NO_CONNECTION", message, retryable: true });
 }
 
-async function failureIn(response) {
-  const { status } = response;
-  const described = await response.json().then((body) => body.error).catch(() => null);
+function failureIn(status, body) {
+  const described = body?.error;
   const ours = described?.pagantic ?? {};
   return new CallFailure({
     code: described?.code ?? `HTTP_${status}`,

@@ -3,10 +3,33 @@
 import { apiKey, keepKey, onMissingKey } from "./api.js";
 import { showChat } from "./chat.js";
 import { announce, h } from "./dom.js";
-import { showExecution } from "./execution.js";
-import { showExecutions } from "./executions.js";
-import { showReplay } from "./replay.js";
 
+// The sections of the address: the title of each, what shows it, and what shows the one thing in it that an address names.
+// Modules of sections other than the first are loaded when somebody goes there.
+const SECTIONS = {
+  chat: { title: "Chat", show: ({ signal }) => showChat(main, "", signal), one: ({ id, signal }) => showChat(main, id, signal) },
+  executions: {
+    title: "Executions",
+    show: async ({ query, signal }) => (await import("./executions.js")).showExecutions(main, query, signal),
+    one: async ({ id, rest, signal }) => {
+      if (rest === "replay") await (await import("./replay.js")).showReplay(main, id, signal);
+      else await (await import("./execution.js")).showExecution(main, id, signal);
+    },
+  },
+  sessions: {
+    title: "Sessions",
+    show: async ({ signal }) => (await import("./sessions.js")).showSessions(main, signal),
+    one: async ({ id, signal }) => (await import("./sessions.js")).showSession(main, id, signal),
+  },
+  collections: {
+    title: "Collections",
+    show: async ({ signal }) => (await import("./collections.js")).showCollections(main, signal),
+    one: async ({ id, signal }) => (await import("./collection.js")).showCollection(main, id, signal),
+  },
+  tools: { title: "Tools", show: async ({ signal }) => (await import("./tools.js")).showTools(main, signal) },
+  models: { title: "Models", show: async ({ signal }) => (await import("./models.js")).showModels(main, signal) },
+  load: { title: "Load", show: async ({ signal }) => (await import("./load.js")).showLoad(main, signal) },
+};
 const THEME = "pagantic.theme";
 const THEMES = ["system", "light", "dark"];
 const main = document.getElementById("main");
@@ -20,19 +43,19 @@ async function showPage() {
   const [path, query] = location.hash.slice(2).split("?");
   const [section, id, rest] = path.split("/").map(decoded);
   const { signal } = leaving;
-  const current = section === "executions" ? "executions" : "chat";
-  for (const name of ["chat", "executions"]) {
+  const current = Object.hasOwn(SECTIONS, section) ? section : "chat";
+  for (const name of Object.keys(SECTIONS)) {
     const link = document.getElementById(`nav-${name}`);
     if (name === current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${titleOf(current, id, rest)} · pagantic`;
+  const { title, show, one } = SECTIONS[current];
+  const isOne = Boolean(id && one);
+  document.title = `${isOne ? titleOf(current, id, rest) : title} · pagantic`;
   main.classList.remove("lost");
   scrollTo(0, 0);
-  if (current === "chat") await showChat(main, id ?? "", signal);
-  else if (!id) await showExecutions(main, new URLSearchParams(query), signal);
-  else if (rest === "replay") await showReplay(main, id, signal);
-  else await showExecution(main, id, signal);
+  const asked = { id, rest, query: new URLSearchParams(query), signal };
+  await (isOne ? one(asked) : show(asked));
 }
 
 function decoded(part) {
@@ -45,8 +68,8 @@ function decoded(part) {
 
 function titleOf(section, id, rest) {
   if (section === "chat") return "Chat";
-  if (!id) return "Executions";
-  return rest === "replay" ? `Replay of ${id}` : `Execution ${id}`;
+  if (section === "executions") return rest === "replay" ? `Replay of ${id}` : `Execution ${id}`;
+  return `${SECTIONS[section].title.slice(0, -1)} ${id}`;
 }
 
 /** Show a mistake of the console itself, which nothing else says. */

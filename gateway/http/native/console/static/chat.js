@@ -5,6 +5,7 @@ import { call, execute, executionPath, follow, hasEnded, newId } from "./api.js"
 import { announce, checkbox, field, h, menu } from "./dom.js";
 import { CallFailure, shownFailure } from "./failures.js";
 import { bare, visible } from "./text.js";
+import { setTitle } from "./titles.js";
 
 const OPTIONS = "pagantic.chat";
 const MODES = [
@@ -15,6 +16,7 @@ const MODES = [
 const SCHEMA = '{\n  "type": "object",\n  "properties": {"answer": {"type": "string"}},\n  "required": ["answer"]\n}';
 const TURNS_SHOWN = 30;
 const NEAR_END = 120;
+const TITLE_LENGTH = 80;
 
 /** Show a conversation, a new one where `session` is empty. `signal` ends when the person leaves the page. */
 export async function showChat(main, session, signal) {
@@ -164,7 +166,7 @@ class ChatPage {
   async #loadTurn(id) {
     const execution = await call(executionPath(id), { signal: this.signal });
     const asked = execution.request?.messages?.at(-1)?.content;
-    const answer = this.#addTurn(asked ?? "(The message was not kept.)", id);
+    const answer = this.#addTurn(asked ?? "(The message was not kept.)", id, execution.request?.context?.collection);
     if (hasEnded(execution.state.current)) answer.finish(execution.response);
     else this.#run(answer, follow(id, this.#following()));
   }
@@ -196,12 +198,22 @@ class ChatPage {
   }
 
   #begin(text, request) {
-    const answer = this.#addTurn(text, request.request_id);
+    const answer = this.#addTurn(text, request.request_id, request.context?.collection);
     if (request.session_id) history.replaceState(null, "", `#/chat/${encodeURIComponent(this.session)}`);
     announce("Sent. The answer is being written.");
-    this.#run(answer, execute(request, this.#following()), () => {
+    const ending = this.#run(answer, execute(request, this.#following()), () => {
       this.message.value = text;
       this.#send();
+    });
+    if (request.session_id && !this.isStored) ending.then(() => this.#name(text, answer));
+  }
+
+  /** Give a conversation its first message as a title; one whose key may not do that keeps its id. */
+  async #name(text, answer) {
+    if (!answer.response || answer.response.error || this.isStored) return;
+    this.isStored = true;
+    await setTitle(this.session, text.trim().split("\n", 1)[0].slice(0, TITLE_LENGTH)).catch((failure) => {
+      if (!(failure instanceof CallFailure)) throw failure;
     });
   }
 
@@ -216,9 +228,9 @@ class ChatPage {
     return { signal: this.signal, onLost };
   }
 
-  #addTurn(text, id) {
+  #addTurn(text, id, collection) {
     this.empty.hidden = true;
-    const answer = new AnswerView(id);
+    const answer = new AnswerView(id, collection);
     const said = h("div", { class: "said" }, h("h2", { class: "who" }, "You"), h("div", { class: "plain", dir: "auto" }, visible(text)));
     const answered = h("div", { class: "answered" }, h("h2", { class: "who" }, "Answer"), answer.element);
     this.turns.append(h("li", { "data-id": id }, said, answered));

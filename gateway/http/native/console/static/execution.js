@@ -3,10 +3,11 @@
 import { AnswerView } from "./answer.js";
 import { call, executionPath, hasEnded, pageOf } from "./api.js";
 import { announce, copyButton, h } from "./dom.js";
-import { CallFailure, shownFailure } from "./failures.js";
+import { shownFailure } from "./failures.js";
 import { shownState } from "./executions.js";
 import { shownText } from "./output.js";
 import { Picture } from "./picture.js";
+import { keepLoading } from "./polling.js";
 import { bare, span, visible } from "./text.js";
 import { pictureOf, rowsOf } from "./timeline.js";
 
@@ -16,28 +17,12 @@ const ASK_AGAIN_MS = 1500;
 export async function showExecution(main, id, signal) {
   const page = new ExecutionPage(main, id);
   main.replaceChildren(h("h1", {}, "Execution"), h("p", { class: "empty" }, "Loading …"));
-  for (;;) {
-    try {
-      if (await page.load(signal)) return;
-    } catch (failure) {
-      if (signal.aborted) return;
-      if (!(failure instanceof CallFailure)) throw failure;
-      const mayComeBack = failure.code === "NO_CONNECTION" || failure.status === 503;
-      if (!page.seen || !mayComeBack) {
-        main.replaceChildren(h("h1", {}, "Execution"), h("div", { role: "alert" }, shownFailure(failure)));
-        return;
-      }
-    }
-    await pause(signal);
+  try {
+    await keepLoading(() => page.load(signal), { signal, everyMs: ASK_AGAIN_MS });
+  } catch (failure) {
     if (signal.aborted) return;
+    main.replaceChildren(h("h1", {}, "Execution"), h("div", { role: "alert" }, shownFailure(failure)));
   }
-}
-
-function pause(signal) {
-  return new Promise((resolve) => {
-    setTimeout(resolve, ASK_AGAIN_MS);
-    signal.addEventListener("abort", resolve, { once: true });
-  });
 }
 
 class ExecutionPage {
@@ -142,7 +127,7 @@ class ExecutionPage {
   }
 
   #showResult(execution) {
-    const answer = new AnswerView(this.id);
+    const answer = new AnswerView(this.id, execution.request?.context?.collection);
     answer.finish(execution.response);
     answer.foot.querySelector("a").remove();
     const asked = execution.request?.messages?.at(-1)?.content;

@@ -23,6 +23,8 @@ const NEXT_OF_CODE = {
   GUARD_BLOCKED: "Change the text: a guard of the operator does not let it pass.",
   CANCELLED_SIGNAL: "It was stopped. Send it again to run it once more.",
   CANCELLED_TIMEOUT: "Send it again, and ask for less or allow more time.",
+  ALREADY_EXISTS: "Choose another name or id.",
+  ABORTED: "Wait until what uses it has ended, then try again.",
   NO_CONNECTION: "See whether `pagantic serve` runs and this machine has a network, then try again.",
 };
 const NEXT_OF_CATEGORY = {
@@ -35,8 +37,9 @@ const NEXT_OF_CATEGORY = {
 };
 const NEXT_OF_STATUS = {
   401: NEXT_OF_CODE.AUTH_MISSING,
-  404: "Check the id: executions are kept for a limited time.",
-  409: "Wait until the other turn of this conversation has ended, or do what the message says.",
+  404: "Check the id or name: it may be deleted, and executions are kept for a limited time.",
+  409: "Do what the message says; where another turn of this conversation runs, wait until it has ended.",
+  413: "Send less at once, or have the operator raise the bound.",
   503: "Wait a moment, then try again.",
 };
 
@@ -53,6 +56,14 @@ export class CallFailure extends Error {
     if (known) return known;
     return this.retryable ? "Try again." : "Change the request as the message says.";
   }
+}
+
+/**
+ * Tell whether a call may succeed when it is made again: the connection was lost, or a gateway that has answered before
+ * says that what is behind it is away for now. One that never answered may be wrong about more than the time.
+ */
+export function mayComeBack(failure, wasAnswered) {
+  return failure.code === "NO_CONNECTION" || (wasAnswered && failure.status === 503);
 }
 
 /** Return the failure that a SystemError describes. */

@@ -17,6 +17,7 @@ from pagantic.orchestrator.v1 import event_pb2 as _event_pb2
 from pagantic.orchestrator.v1 import execution_pb2 as _execution_pb2
 from pagantic.orchestrator.v1 import key_pb2 as _key_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
+from pagantic.orchestrator.v1 import replica_pb2 as _replica_pb2
 from pagantic.orchestrator.v1 import session_pb2 as _session_pb2
 from pagantic.orchestrator.v1 import usage_total_pb2 as _usage_total_pb2
 import builtins as _builtins
@@ -745,19 +746,25 @@ class ListSessionsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STATE_KEY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Most sessions per page; 0 is 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the previous page; empty for the first page."""
+    state_key: _builtins.str
+    """Key of the value that each session is listed with, such as a title; values over 1024 characters are left out. Empty
+    lists none.
+    """
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        state_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "state_key", b"state_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1439,6 +1446,147 @@ class ListModelsResponse(_message.Message):
 Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
+class ListReplicasRequest(_message.Message):
+    """Has no fields yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReplicasRequest: _TypeAlias = ListReplicasRequest  # noqa: Y015
+
+@_typing.final
+class ListReplicasResponse(_message.Message):
+    """The replicas of all inference services."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    RUNNING_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    MAX_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    running_executions: _builtins.int
+    """Executions that run in this orchestrator."""
+    max_executions: _builtins.int
+    """Most executions that may run in it."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_replica_pb2.Replica]:
+        """The default service's first."""
+
+    def __init__(
+        self,
+        *,
+        replicas: _abc.Iterable[_replica_pb2.Replica] | None = ...,
+        running_executions: _builtins.int = ...,
+        max_executions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_executions", b"max_executions", "replicas", b"replicas", "running_executions", b"running_executions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReplicasResponse: _TypeAlias = ListReplicasResponse  # noqa: Y015
+
+@_typing.final
+class LoadModelRequest(_message.Message):
+    """The model to load."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Alias of a served model; empty is the default model."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadModelRequest: _TypeAlias = LoadModelRequest  # noqa: Y015
+
+@_typing.final
+class LoadModelResponse(_message.Message):
+    """The results."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[_replica_pb2.ReplicaResult]:
+        """One for each replica, in the order of ListReplicas; at least one succeeded."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[_replica_pb2.ReplicaResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadModelResponse: _TypeAlias = LoadModelResponse  # noqa: Y015
+
+@_typing.final
+class UnloadModelRequest(_message.Message):
+    """The model to unload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Alias of a served model; empty is the default model."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadModelRequest: _TypeAlias = UnloadModelRequest  # noqa: Y015
+
+@_typing.final
+class UnloadModelResponse(_message.Message):
+    """The results."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[_replica_pb2.ReplicaResult]:
+        """One for each replica, in the order of ListReplicas; at least one succeeded."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[_replica_pb2.ReplicaResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadModelResponse: _TypeAlias = UnloadModelResponse  # noqa: Y015
+
+@_typing.final
 class RerankRequest(_message.Message):
     """A query, and the texts to order."""
 
@@ -1540,6 +1688,7 @@ class CallableTool(_message.Message):
     AVAILABLE_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_REASON_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     available: _builtins.bool
     """Whether it can be called now."""
     unavailable_reason: _builtins.str
@@ -1548,6 +1697,8 @@ class CallableTool(_message.Message):
     """Action of the deployment's policy for a call: ALLOW or ASK. An argument with untrusted text may need an approval
     all the same.
     """
+    origin: _builtins.str
+    """Origin of the tool: "mcp server", "provider" or "api", a space, and its name. Empty for a tool of the deployment."""
     @_builtins.property
     def definition(self) -> _message_pb2.ToolDefinition:
         """The tool as models see it."""
@@ -1559,10 +1710,11 @@ class CallableTool(_message.Message):
         available: _builtins.bool = ...,
         unavailable_reason: _builtins.str = ...,
         action: _approval_pb2.ToolAction.ValueType = ...,
+        origin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "available", b"available", "definition", b"definition", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "available", b"available", "definition", b"definition", "origin", b"origin", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

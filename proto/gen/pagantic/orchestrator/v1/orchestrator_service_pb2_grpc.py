@@ -179,6 +179,21 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.ListReplicas = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListReplicas',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListReplicasRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListReplicasResponse.FromString,
+                _registered_method=True)
+        self.LoadModel = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/LoadModel',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.LoadModelRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.LoadModelResponse.FromString,
+                _registered_method=True)
+        self.UnloadModel = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/UnloadModel',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UnloadModelRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UnloadModelResponse.FromString,
+                _registered_method=True)
         self.Embed = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/Embed',
                 request_serializer=pagantic_dot_inference_dot_v1_dot_inference__service__pb2.EmbedRequest.SerializeToString,
@@ -419,6 +434,30 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListReplicas(self, request, context):
+        """Lists the replicas of the inference services, by service and address, each with its load and the state of its models.
+        One that does not answer within seconds has its error instead.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadModel(self, request, context):
+        """Loads a model in every replica that serves it, and returns when they are done. CONFIG_NO_ENGINE for an unknown model;
+        where no replica succeeds, the error of the first one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadModel(self, request, context):
+        """Unloads a model in every replica that serves it; the next request for it loads it again. Its errors are those of
+        LoadModel, and ABORTED with RetryInfo while requests use the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Embed(self, request, context):
         """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
         to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
@@ -600,6 +639,21 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'ListReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReplicas,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListReplicasRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListReplicasResponse.SerializeToString,
+            ),
+            'LoadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadModel,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.LoadModelRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.LoadModelResponse.SerializeToString,
+            ),
+            'UnloadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadModel,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UnloadModelRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UnloadModelResponse.SerializeToString,
             ),
             'Embed': grpc.unary_unary_rpc_method_handler(
                     servicer.Embed,
@@ -1385,6 +1439,87 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListModels',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListReplicas',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListReplicasRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/LoadModel',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.LoadModelRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.LoadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/UnloadModel',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UnloadModelRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.UnloadModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

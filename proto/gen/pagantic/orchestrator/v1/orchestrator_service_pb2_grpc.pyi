@@ -117,6 +117,18 @@ class OrchestratorServiceStub:
     """Lists the tools that the caller's requests may name."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListModelsRequest, _orchestrator_service_pb2.ListModelsResponse]
     """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
+    ListReplicas: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListReplicasRequest, _orchestrator_service_pb2.ListReplicasResponse]
+    """Lists the replicas of the inference services, by service and address, each with its load and the state of its models.
+    One that does not answer within seconds has its error instead.
+    """
+    LoadModel: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.LoadModelRequest, _orchestrator_service_pb2.LoadModelResponse]
+    """Loads a model in every replica that serves it, and returns when they are done. CONFIG_NO_ENGINE for an unknown model;
+    where no replica succeeds, the error of the first one.
+    """
+    UnloadModel: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UnloadModelRequest, _orchestrator_service_pb2.UnloadModelResponse]
+    """Unloads a model in every replica that serves it; the next request for it loads it again. Its errors are those of
+    LoadModel, and ABORTED with RetryInfo while requests use the model.
+    """
     Embed: _grpc.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]
     """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
     to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
@@ -222,6 +234,18 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists the tools that the caller's requests may name."""
     ListModels: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListModelsRequest, _orchestrator_service_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
+    ListReplicas: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListReplicasRequest, _orchestrator_service_pb2.ListReplicasResponse]  # type: ignore[assignment]
+    """Lists the replicas of the inference services, by service and address, each with its load and the state of its models.
+    One that does not answer within seconds has its error instead.
+    """
+    LoadModel: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.LoadModelRequest, _orchestrator_service_pb2.LoadModelResponse]  # type: ignore[assignment]
+    """Loads a model in every replica that serves it, and returns when they are done. CONFIG_NO_ENGINE for an unknown model;
+    where no replica succeeds, the error of the first one.
+    """
+    UnloadModel: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UnloadModelRequest, _orchestrator_service_pb2.UnloadModelResponse]  # type: ignore[assignment]
+    """Unloads a model in every replica that serves it; the next request for it loads it again. Its errors are those of
+    LoadModel, and ABORTED with RetryInfo while requests use the model.
+    """
     Embed: _aio.UnaryUnaryMultiCallable[_inference_service_pb2.EmbedRequest, _inference_service_pb2.EmbedResponse]  # type: ignore[assignment]
     """Turns texts into vectors, as the Embed of the inference service does, whose errors it has. Prompt tokens are charged
     to the caller's budgets and counted in its usage. RESOURCE_EXHAUSTED when as much runs as may.
@@ -492,6 +516,36 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListModelsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListModelsResponse]]:
         """Lists the models that the caller's requests may name in hints.model, and those that embed, the default first."""
+
+    @_abc_1.abstractmethod
+    def ListReplicas(
+        self,
+        request: _orchestrator_service_pb2.ListReplicasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListReplicasResponse, _abc.Awaitable[_orchestrator_service_pb2.ListReplicasResponse]]:
+        """Lists the replicas of the inference services, by service and address, each with its load and the state of its models.
+        One that does not answer within seconds has its error instead.
+        """
+
+    @_abc_1.abstractmethod
+    def LoadModel(
+        self,
+        request: _orchestrator_service_pb2.LoadModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.LoadModelResponse, _abc.Awaitable[_orchestrator_service_pb2.LoadModelResponse]]:
+        """Loads a model in every replica that serves it, and returns when they are done. CONFIG_NO_ENGINE for an unknown model;
+        where no replica succeeds, the error of the first one.
+        """
+
+    @_abc_1.abstractmethod
+    def UnloadModel(
+        self,
+        request: _orchestrator_service_pb2.UnloadModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.UnloadModelResponse, _abc.Awaitable[_orchestrator_service_pb2.UnloadModelResponse]]:
+        """Unloads a model in every replica that serves it; the next request for it loads it again. Its errors are those of
+        LoadModel, and ABORTED with RetryInfo while requests use the model.
+        """
 
     @_abc_1.abstractmethod
     def Embed(

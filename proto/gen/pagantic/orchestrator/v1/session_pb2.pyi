@@ -73,7 +73,7 @@ class Session(_message.Message):
 
     @_builtins.property
     def state_json(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Typed values kept for the session, as JSON documents."""
+        """Typed values kept for the session, as JSON documents. In lists, the one that was asked for."""
 
     def __init__(
         self,

@@ -55,10 +55,13 @@ class RegisteredTool(_message.Message):
     DEFINITION_FIELD_NUMBER: _builtins.int
     AVAILABLE_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_REASON_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     available: _builtins.bool
     """Whether it can be called now."""
     unavailable_reason: _builtins.str
     """Reason why the tool is not available, in words that every caller may read."""
+    origin: _builtins.str
+    """Origin of the tool: "mcp server", "provider" or "api", a space, and its name. Empty for a tool of the deployment."""
     @_builtins.property
     def definition(self) -> _message_pb2.ToolDefinition:
         """The tool as models see it."""
@@ -69,10 +72,11 @@ class RegisteredTool(_message.Message):
         definition: _message_pb2.ToolDefinition | None = ...,
         available: _builtins.bool = ...,
         unavailable_reason: _builtins.str = ...,
+        origin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "definition", b"definition", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "definition", b"definition", "origin", b"origin", "unavailable_reason", b"unavailable_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,9 +19,17 @@ from services.orchestrator.adapters.journal.rows import message_of, moment_of, o
 from services.orchestrator.adapters.journal.upkeep.purge import Purger, forget_sessions
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import SessionKey
-from services.orchestrator.ports.journal import MAX_STATE_BYTES, MAX_STATE_VALUES, Conversations, SessionRecord
+from services.orchestrator.ports.journal import (
+    MAX_LISTED_CHARS,
+    MAX_STATE_BYTES,
+    MAX_STATE_VALUES,
+    Conversations,
+    SessionRecord,
+)
 from services.orchestrator.ports.page import Page
 
+# A character of a value has up to so many in a sealed journal, whose values only this process can read.
+_SEALED_CHARS = 8
 _sessions, _messages = tables.sessions, tables.messages
 
 
@@ -50,7 +58,7 @@ class SqlConversations(JournalAccess, Conversations):
     async def session_state(self, key: SessionKey) -> Mapping[str, str]:
         return await self._read(key.tenant, lambda db: _state_of(db, key))
 
-    async def list_sessions(self, *, tenant: str, limit: int, after: str) -> Page[SessionRecord]:
+    async def list_sessions(self, *, tenant: str, limit: int, after: str, state_key: str = "") -> Page[SessionRecord]:
         used, name = _sessions.c.updated_at, _sessions.c.session_id
         is_its = and_(_messages.c.tenant == tenant, _messages.c.session_id == name)
         count = select(func.count()).where(is_its).scalar_subquery()
@@ -62,7 +70,7 @@ class SqlConversations(JournalAccess, Conversations):
         if after:
             used_s, last = _use_of(after)
             found = found.where(or_(used < used_s, and_(used == used_s, name > last)))
-        return await self._read(tenant, lambda db: _page(db, found, limit))
+        return await self._read(tenant, lambda db: _page(db, found, limit, state_key))
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         now_s = time.time()
@@ -157,16 +165,38 @@ def _state_of(db: Connection, key: SessionKey) -> dict[str, str]:
     return {row.key: row.value_json for row in values}
 
 
-def _page(db: Connection, found: Select[Any], limit: int) -> Page[SessionRecord]:
+def _page(db: Connection, found: Select[Any], limit: int, state_key: str) -> Page[SessionRecord]:
     rows = db.execute(found.limit(limit + 1)).all()
+    values = _values_of(db, rows[:limit], state_key)
     records = [
-        SessionRecord(row.session_id, (), row.message_count, moment_of(row.created_at), moment_of(row.updated_at))
+        SessionRecord(
+            row.session_id,
+            (),
+            row.message_count,
+            moment_of(row.created_at),
+            moment_of(row.updated_at),
+            {state_key: values[row.session_id]} if row.session_id in values else {},
+        )
         for row in rows[:limit]
     ]
     if len(rows) <= limit:
         return Page(records)
     last = rows[limit - 1]
     return Page(records, f"{last.updated_at.hex()}/{last.session_id}")
+
+
+def _values_of(db: Connection, sessions: Sequence[Row[Any]], state_key: str) -> dict[str, str]:
+    """Return the values of a key by the ids of sessions of one tenant, without the long ones."""
+    if not state_key or not sessions:
+        return {}
+    table = tables.session_state
+    found = select(table.c.session_id, table.c.value_json).where(
+        table.c.tenant == sessions[0].tenant,
+        table.c.session_id.in_([session.session_id for session in sessions]),
+        table.c.key == state_key,
+        func.length(table.c.value_json) <= _SEALED_CHARS * MAX_LISTED_CHARS,
+    )
+    return {row.session_id: row.value_json for row in db.execute(found) if len(row.value_json) <= MAX_LISTED_CHARS}
 
 
 def _use_of(token: str) -> tuple[float, str]:

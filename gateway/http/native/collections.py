@@ -1,0 +1,72 @@
+"""Collections over HTTP: made, listed, searched and deleted, and files that become their documents."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_message, read_object
+from gateway.http.native.executions import plain
+from gateway.http.streams.running import Answer
+from gateway.web.bodies import Upload
+from pagantic.context.v1 import context_service_pb2 as pb
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import Cancelled, InvalidRequest
+
+MAX_SOURCE_CHARS = 1024
+_NO_FILE_TYPES = ("", "application/octet-stream", "application/x-www-form-urlencoded")
+
+
+def collection_routes() -> list[Route]:
+    """Return the paths of collections."""
+    one = "/v1/collections/{collection}"
+    return [
+        Route("/v1/collections", _list, methods=["GET"]),
+        Route("/v1/collections", _create, methods=["POST"]),
+        Route(one, _delete, methods=["DELETE"]),
+        Route(f"{one}/files", _ingest, methods=["POST"]),
+        Route(f"{one}/search", _search, methods=["POST"]),
+    ]
+
+
+async def _list(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    return JSONResponse({"collections": [plain(one) for one in await client.list_collections()]})
+
+
+async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    wanted = read_message(read_object(body), pb.CreateCollectionRequest)
+    return JSONResponse(plain(await client.create_collection(wanted)))
+
+
+async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    await client.delete_collection(request.path_params["collection"])
+    return JSONResponse({})
+
+
+async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    wanted = read_message(read_object(body), pb.RetrieveRequest)
+    name = request.path_params["collection"]
+    if wanted.policy.collection not in ("", name):
+        raise InvalidRequest("policy.collection is not that of the path: leave it out of the body")
+    wanted.policy.collection = name
+    return JSONResponse(plain(await client.search(wanted)))
+
+
+async def _ingest(client: AsyncClient, request: Request, upload: Upload) -> Answer:
+    source = request.query_params.get("source", "")
+    try:
+        if not source or len(source) > MAX_SOURCE_CHARS:
+            raise InvalidRequest(f"source is missing or too long: name the file by 1 to {MAX_SOURCE_CHARS} characters")
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type in _NO_FILE_TYPES:
+            media_type = ""
+        name = request.path_params["collection"]
+        stored = await client.ingest_content(name, source, upload.parts(), media_type=media_type)
+    except Cancelled:
+        if upload.failure is not None:
+            raise upload.failure from None
+        raise
+    finally:
+        await upload.discard()
+    return JSONResponse(plain(stored))

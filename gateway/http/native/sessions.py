@@ -1,0 +1,66 @@
+"""Stored conversations over HTTP: listed, read page by page, given values, and deleted."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from gateway.http.bodies import read_count, read_message, read_object
+from gateway.http.native.executions import plain
+from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import InvalidRequest
+
+MAX_PAGE = 500
+MAX_MESSAGES = 1000
+MAX_POSITION = 2**31 - 1
+
+
+def session_routes() -> list[Route]:
+    """Return the paths of sessions."""
+    one = "/v1/sessions/{session_id}"
+    return [
+        Route("/v1/sessions", _list, methods=["GET"]),
+        Route(one, _retrieve, methods=["GET"]),
+        Route(one, _update, methods=["PATCH"]),
+        Route(one, _delete, methods=["DELETE"]),
+    ]
+
+
+async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    query = request.query_params
+    wanted = pb.ListSessionsRequest(
+        page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
+        page_token=query.get("page_token", ""),
+        state_key=query.get("state_key", ""),
+    )
+    page = await client.list_sessions_page(wanted)
+    return JSONResponse({"sessions": [plain(one) for one in page.sessions], "next_page_token": page.next_page_token})
+
+
+async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    query = request.query_params
+    wanted = pb.GetSessionRequest(
+        session_id=request.path_params["session_id"],
+        max_messages=read_count("max_messages", query.get("max_messages", ""), otherwise=0, most=MAX_MESSAGES),
+        before_position=read_count("before_position", query.get("before_position", ""), otherwise=0, most=MAX_POSITION),
+    )
+    return JSONResponse(plain(await client.get_session_page(wanted)))
+
+
+async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    changes = read_message(read_object(body), pb.UpdateSessionRequest)
+    session_id = request.path_params["session_id"]
+    if changes.session_id not in ("", session_id):
+        raise InvalidRequest("session_id of the body is not that of the path: leave it out of the body")
+    if changes.appended_messages:
+        raise InvalidRequest("messages cannot be appended here: POST /v1/executions takes turns of a conversation")
+    changes.session_id = session_id
+    return JSONResponse(plain(await client.change_session(changes)))
+
+
+async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    await client.delete_session(request.path_params["session_id"])
+    return JSONResponse({})
