@@ -24,7 +24,7 @@ PROGRAMS = Path(sys.executable).parent
 NOBODY = "127.0.0.1:1"
 HOSTILE = ("$(touch hacked)", "`touch hacked`", "a b", "-rf", "\x1b[2J", "'x", 'x"; touch hacked')
 COMPLETE = """
-eval "$(pagantic --show-completion)"
+eval "$SCRIPT"
 COMP_WORDS=(pagantic "$@")
 COMP_CWORD=$#
 _pagantic_completion pagantic
@@ -64,15 +64,28 @@ def environment(cache, tmp_path):
     return kept | {"PAGANTIC_STATE": str(tmp_path / "state"), "PAGANTIC_ADDRESS": NOBODY}
 
 
+@pytest.fixture(scope="module")
+def script():
+    """The script for bash, which takes a whole start of the program."""
+    return subprocess.run(
+        [PROGRAMS / "pagantic"],
+        env=os.environ | {"_PAGANTIC_COMPLETE": "source_bash"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
 @pytest.fixture
-def complete(environment, tmp_path):
+def complete(environment, script, tmp_path):
     """Return what bash offers for a line, whose last word is begun; nothing may reach the terminal."""
 
     def run(*words, **variables):
         done = subprocess.run(
             ["bash", "--norc", "-c", COMPLETE, "bash", *words],  # noqa: S607 - the shell of the machine
             cwd=tmp_path,
-            env=environment | variables,
+            env=environment | {"SCRIPT": script} | variables,
             capture_output=True,
             text=True,
             check=True,
@@ -109,7 +122,7 @@ def test_without_a_system_nothing_is_said(complete, nobody):
     assert complete("chat", "--model", "", PAGANTIC_ADDRESS=nobody) == []
 
 
-@pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 1}'])
+@pytest.mark.parametrize("kept", ["{", "[]"])
 def test_a_broken_cache_is_written_again(complete, cache, kept):
     file = cache / "pagantic" / "commands.json"
     file.parent.mkdir(exist_ok=True)
