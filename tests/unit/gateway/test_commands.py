@@ -36,7 +36,8 @@ def walk(command, path=()):
         yield path, command
 
 
-COMMANDS = dict(walk(typer.main.get_command(app)))
+BUILT = typer.main.get_command(app)
+COMMANDS = dict(walk(BUILT))
 each_command = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 
@@ -54,6 +55,7 @@ def address():
 def invoke(address, tmp_path, monkeypatch):
     """Run a command in an empty folder, with the scripted orchestrator and no other service."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(typer.testing, "_get_command", lambda _app: BUILT)  # it would build all commands each time
     environment = {
         "PAGANTIC_ADDRESS": address,
         "PAGANTIC_INFERENCE_ADDRESS": NOBODY,
