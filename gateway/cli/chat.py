@@ -28,9 +28,15 @@ HISTORY_LINES = 1000
 def chat(
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT", help="The text; - reads stdin, @FILE a file. Without it a conversation starts."),
+        typer.Argument(
+            metavar="TEXT",
+            help="The text; @FILE reads a file, and - or a pipe stdin. On a terminal a conversation starts without it.",
+        ),
     ] = None,
     *,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Take each line of stdin as a turn of a conversation.")
+    ] = False,
     session: Annotated[str, typer.Option(metavar="ID", help="Conversation to continue, or to start.")] = "",
     tool: options.Tool = None,
     tool_choice: Annotated[
@@ -51,7 +57,7 @@ def chat(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Chat: one turn, or a conversation without TEXT.
+    """Chat: one turn, or a conversation.
 
     The model is offered only the tools that --tool names.
     """
@@ -74,11 +80,8 @@ def chat(
 
     with reporting_errors():
         turn_id = options.request_id_of(request_id)
-        if text is None and request_id:
-            raise UsageError("--request-id names one request: give its text")
-        if text is None and image:
-            raise UsageError("--image belongs to one turn: give its text")
-        if text is None:
+        if _is_conversation(text, lines=lines):
+            _check_conversation(request_id=request_id, image=image, json=as_json)
             request_of("", "", "")  # a wrong option fails before the first turn
             with Client(address, timeout_s=timeout, patience_s=0) as client:
                 _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
@@ -86,6 +89,19 @@ def chat(
         request = request_of(options.read_text(text), session, turn_id)
     with reporting_errors(turn_id), Client(address, timeout_s=timeout, patience_s=0) as client:
         _answer_once(client, request, as_json=as_json)
+
+
+def _is_conversation(text: str | None, *, lines: bool) -> bool:
+    if lines and text is not None:
+        raise UsageError("--lines takes the turns from stdin: leave the text out")
+    return lines or (text is None and sys.stdin is not None and sys.stdin.isatty())
+
+
+def _check_conversation(**of_one_turn: object) -> None:
+    """Raise UsageError for an option that was given and cannot hold for every turn."""
+    for name, value in of_one_turn.items():
+        if value:
+            raise UsageError(f"--{name.replace('_', '-')} belongs to one turn: give its text")
 
 
 def _answer_once(client: Client, request: execution_pb2.SystemRequest, *, as_json: bool) -> None:
@@ -123,6 +139,8 @@ def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, promp
             words = input(prompt).strip()
         except (EOFError, KeyboardInterrupt):
             return
+        except UnicodeDecodeError:
+            raise UsageError("stdin is not UTF-8 text") from None
         if words in END_WORDS:
             return
         if words:

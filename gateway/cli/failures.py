@@ -56,6 +56,7 @@ _NEXT_OF_CODE = {
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "see the models there are with `pagantic models`",
     ErrorCode.TOOL_NOT_FOUND: "see the tools there are with `pagantic tools`",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "see which service is down with `pagantic status`",
+    ErrorCode.CONFIG_NO_ENGINE: "see the models there are with `pagantic models`",
     ErrorCode.CONFIG_MODEL_NOT_FOUND: "see the short names with `pagantic models --catalog`, and what is here with "
     "`pagantic models`",
     ErrorCode.CONFIG_MODEL_CORRUPT: "pull it again; if it stays so, do not use this source",

@@ -90,6 +90,9 @@ def main() -> None:
     try:
         local.use_remembered_addresses()
         app()
+    except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
+        typer.echo(f"FAILED: {plain_text(error.strerror or str(error)).lower()}", err=True)
+        sys.exit(EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
         typer.echo(f"INTERNAL: {type(error).__name__}: {plain_text(str(error))}", err=True)
         typer.echo("next: this is a fault of the command itself; please report it", err=True)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gateway.cli.output import UsageError
+from gateway.cli.output import UsageError, note
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import Options, user_message
 from pagantic_common.client.hints import REASONING_MODES
-from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S, local_address
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
@@ -30,7 +30,9 @@ Timeout = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time for the request.", show_default=True)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")]
-Words = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads stdin, @FILE reads a file.")]
+Words = Annotated[
+    str | None, typer.Argument(metavar="TEXT", help="The text; @FILE reads a file, and - or a pipe stdin.")
+]
 Schema = Annotated[Path, typer.Option(metavar="FILE", help="File with the JSON Schema of the answer.")]
 RequestId = Annotated[
     str, typer.Option(metavar="ID", help="Id of the request, to send it again or look it up; else one is made.")
@@ -115,10 +117,12 @@ def options_of(
     return options
 
 
-def read_text(argument: str) -> str:
-    """Return the argument, stdin for `-`, or the content of `@file`; raises UsageError."""
-    if argument == "-":
-        text = sys.stdin.read()
+def read_text(argument: str | None) -> str:
+    """Return the argument, the content of `@file`, or stdin for `-` and for None; raises UsageError."""
+    if argument is None:
+        text = read_pipe("the text")
+    elif argument == "-":
+        text = read_stdin()
     elif argument.startswith("@"):
         text = read_file(Path(argument[1:]))
     else:
@@ -126,6 +130,31 @@ def read_text(argument: str) -> str:
     if not text.strip():
         raise UsageError("the text is empty")
     return text
+
+
+def read_pipe(what: str) -> str:
+    """Return stdin where it is no terminal; raises UsageError that names what is missing."""
+    text = ""
+    if sys.stdin is not None and not sys.stdin.isatty():
+        text = read_stdin()
+    if not text.strip():
+        raise UsageError(f"{what} is missing: give it as an argument, or through a pipe; --help shows how")
+    return text
+
+
+def read_stdin() -> str:
+    """Return what stdin has until its end, which is Ctrl-D on a terminal; raises UsageError."""
+    if sys.stdin is None:
+        raise UsageError("stdin is closed")
+    if sys.stdin.isatty():
+        note("reading from the terminal; Ctrl-D in an empty line ends the text")
+    read = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
+    if len(read) > MAX_MESSAGE_BYTES:
+        raise UsageError(f"stdin has more than {MAX_MESSAGE_BYTES} bytes: `pagantic ingest` takes long texts")
+    try:
+        return read.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError("stdin is not UTF-8 text") from None
 
 
 def with_images(text: str, images: list[Path] | None) -> str | list[message_pb2.Message]:

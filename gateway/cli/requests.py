@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -22,8 +21,8 @@ MessageT = TypeVar("MessageT", execution_pb2.SystemRequest, plan_pb2.ExecutionPl
 
 def run(
     request: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A SystemRequest as proto JSON; - reads it from stdin.")
-    ],
+        Path | None, typer.Argument(metavar="FILE", help="A SystemRequest as proto JSON; - or a pipe reads stdin.")
+    ] = None,
     *,
     stream: Annotated[bool, typer.Option("--stream", help="Print each event as a line of JSON.")] = False,
     request_id: options.RequestId = "",
@@ -44,9 +43,11 @@ def run(
         check_response(response)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path | None) -> str:
+    if path is None:
+        return options.read_pipe("the request")
     if str(path) == "-":
-        return sys.stdin.read()
+        return options.read_stdin()
     return options.read_file(path)
 
 
@@ -60,7 +61,7 @@ def _print_events(client: Client, request: execution_pb2.SystemRequest) -> execu
 
 
 def structured(
-    text: options.Words,
+    text: options.Words = None,
     *,
     schema: options.Schema,
     context: options.Context = "",
@@ -97,7 +98,7 @@ def structured(
 
 
 def vote(
-    text: options.Words,
+    text: options.Words = None,
     *,
     schema: options.Schema,
     n: Annotated[
@@ -145,7 +146,7 @@ def vote(
 
 
 def plan(
-    text: options.Words,
+    text: options.Words = None,
     *,
     steps: Annotated[
         Path | None,

@@ -1,8 +1,10 @@
-"""Defaults that all programs of the system share: ports, addresses, sizes and times."""
+"""Defaults that all programs of the system share: ports, addresses, folders, sizes and times."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -33,3 +35,24 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost" or host.startswith("unix:")
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute."""
+    if given := environment.get("PAGANTIC_STATE"):
+        return Path(given).expanduser().absolute()
+    home = environment.get("XDG_STATE_HOME")
+    return Path(home or home_folder() / ".local" / "state") / "pagantic"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of pagantic in the user's cache."""
+    return Path(environment.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
+
+
+def home_folder() -> Path:
+    """Return the user's home; the current folder for a user without one, as in some containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path.cwd()

@@ -21,6 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from pagantic_common.domain import defaults
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback, local_address
 from pagantic_common.settings.names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
 
@@ -259,23 +260,12 @@ def known_names(cls: type[BaseSettings]) -> frozenset[str]:
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute."""
-    if given := environment.get("PAGANTIC_STATE"):
-        return Path(given).expanduser().absolute()
-    home = environment.get("XDG_STATE_HOME")
-    return Path(home or home_folder() / ".local" / "state") / "pagantic"
+    return defaults.state_folder(environment)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of pagantic in the user's cache."""
-    return Path(environment.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
-
-
-def home_folder() -> Path:
-    """Return the user's home; the current folder for a user without one, as in some containers."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        return Path.cwd()
+    return defaults.cache_folder(environment)
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:

@@ -10,7 +10,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.models import system
 from gateway.cli.models.listing import catalog_table, models_table, rows_of
-from gateway.cli.output import note, reporting_errors, say, show
+from gateway.cli.output import note, print_json, reporting_errors, say, show
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder
@@ -32,13 +32,20 @@ models = typer.Typer(
 )
 
 
-def rm(name: Name) -> None:
+def rm(
+    name: Name,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the deleted model as JSON.")] = False,
+) -> None:
     """Delete a pulled model.
 
     A model that a service of this machine serves stays.
     """
     with reporting_errors():
         removed = ModelFolder(models_folder()).remove(name, LIST_TIMEOUT_S)
+    if as_json:
+        say(json.dumps(removed.model_dump(mode="json"), indent=2))
+        return
     say(f"deleted {removed.name} ({removed.size_bytes / 1e6:.0f} MB)")
 
 
@@ -74,21 +81,35 @@ def list_models(
 
 @models.command("load", cls=options.PlainCommand)
 def load_model(
-    name: Name, *, timeout: options.Timeout = LOAD_TIMEOUT_S, address: InferenceAddress = options.INFERENCE
+    name: Name,
+    *,
+    timeout: options.Timeout = LOAD_TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the model as JSON.")] = False,
+    address: InferenceAddress = options.INFERENCE,
 ) -> None:
     """Load a model of the running system, before a request needs it."""
     with reporting_errors():
         reply = system.load(address, name, timeout)
+    if as_json:
+        print_json(reply.model)
+        return
     say(f"loaded {reply.model.name}")
 
 
 @models.command("unload", cls=options.PlainCommand)
 def unload_model(
-    name: Name, *, timeout: options.Timeout = LOAD_TIMEOUT_S, address: InferenceAddress = options.INFERENCE
+    name: Name,
+    *,
+    timeout: options.Timeout = LOAD_TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print whether it was loaded as JSON.")] = False,
+    address: InferenceAddress = options.INFERENCE,
 ) -> None:
     """Unload a model of the running system; its next request loads it again."""
     with reporting_errors():
         reply = system.unload(address, name, timeout)
+    if as_json:
+        say(json.dumps({"name": name, "was_loaded": reply.was_loaded}))
+        return
     say(f"unloaded {name}" if reply.was_loaded else f"{name} was not loaded")
 
 

@@ -32,7 +32,9 @@ Chunks = Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chun
 
 def ask(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to answer from.")],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads stdin, @FILE a file.")],
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The question; @FILE reads a file, and - or a pipe stdin.")
+    ] = None,
     *,
     retriever: RetrieverName = AUTO,
     chunks: Chunks = ASKED_CHUNKS,
@@ -129,8 +131,8 @@ def _show_sources(response: execution_pb2.SystemResponse) -> None:
     """Print the quotes of an answer, and how likely the sources have none."""
     if response.citations:
         say("")
-    for citation in response.citations:
-        say(plain_text(describe_citation(citation)))
+    for line in dict.fromkeys(map(describe_citation, response.citations)):
+        say(plain_text(line))
     if response.citations and response.not_in_sources > UNSURE:
         note(f"the model doubts it: probability {response.not_in_sources:.2f} that the sources do not have the answer")
 

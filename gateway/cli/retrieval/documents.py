@@ -86,12 +86,16 @@ def reembed_collection(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias of an embedding model; none for no embeddings.")],
     *,
     timeout: options.Timeout = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the collection as JSON.")] = False,
     address: Address = "",
 ) -> None:
     """Embed a collection again with another model."""
     with reporting_errors():
         request = pb.ReembedRequest(collection=name, embedding_model="" if model == NO_MODEL else model)
         reply = call_context(address, timeout, lambda context: context.call(context.stub.Reembed, request))
+    if as_json:
+        print_json(reply.collection)
+        return
     count = reply.collection.chunk_count
     if model == NO_MODEL:
         note(f"{name} has no embeddings any more")

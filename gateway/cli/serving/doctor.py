@@ -11,17 +11,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import grpc
 import typer
 
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.options import ORCHESTRATOR
-from gateway.cli.output import say_wrapped
+from gateway.cli.output import say_json, say_wrapped
 from gateway.cli.serving.local import has_services, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.models.resolving import model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
@@ -40,17 +41,24 @@ class Check:
     found: str
     next_step: str = ""
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the check as a JSON object."""
+        return {"check": self.what, "ok": not self.next_step, "found": self.found, "next_step": self.next_step}
 
-def doctor() -> None:
+
+def doctor(*, as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False) -> None:
     """Check this machine and its services.
 
     The exit code is 1 when something is missing.
     """
-    has_failed = False
+    checks = []
     for check in _checks():
-        _show(check)
-        has_failed = has_failed or bool(check.next_step)
-    if has_failed:
+        checks.append(check)
+        if not as_json:
+            _show(check)
+    if as_json:
+        say_json(dump_json({"checks": [check.as_json() for check in checks]}))
+    if any(check.next_step for check in checks):
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -12,19 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import typer
 
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
+from gateway.cli.serving.running import read_addresses
 from pagantic_common.client.credentials import has_key
-from pagantic_common.domain.defaults import HOST
 from pagantic_common.settings import state_folder
 
 MODULE = "deploy.local"
 TAIL_BYTES = 1024 * 1024
 FOLLOW_S = 0.3
-_ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
 def up() -> None:
@@ -79,24 +77,13 @@ def _find_logs(service: str) -> list[Path]:
 
 def use_remembered_addresses() -> None:
     """Set the addresses of the services that run from this user's state folder; variables that are set stay."""
-    try:
-        running = json.loads((state_folder() / "running.json").read_text(encoding="utf-8"))
-        areas = {area["name"]: area for area in running["areas"]}
-        is_alive = psutil.pid_exists(running["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if not is_alive:
-        return
-    for name, area in areas.items():
-        host = area["host"]
-        if host in _ANY_HOST:
-            host = HOST
+    for name, address in read_addresses(os.environ).items():
         variable = f"PAGANTIC_{name.upper()}_ADDRESS"
         if name == "orchestrator":
             variable = "PAGANTIC_ADDRESS"
         elif name == "context" and has_key(os.environ):
             continue  # the tenant's collections are reached through the orchestrator
-        os.environ.setdefault(variable, f"{host}:{area['port']}")
+        os.environ.setdefault(variable, address)
 
 
 def has_services() -> bool:

@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.output import note, reporting_errors, say_wrapped
+from gateway.cli.output import note, print_json, reporting_errors, say_wrapped
 from gateway.cli.serving.local import read_status
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
@@ -32,6 +32,7 @@ def tune(
         ),
     ] = "",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Longest wait for a quiet machine.")] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the engine's settings as JSON.")] = False,
 ) -> None:
     """Measure again how the engine runs best.
 
@@ -43,6 +44,9 @@ def tune(
         typer.secho(f"not measured within {timeout:.0f} s: {reply.note}", err=True, fg=typer.colors.RED)
         typer.echo("next: wait; it is measured when the machine is quiet, and `pagantic doctor` shows it", err=True)
         raise typer.Exit(EXIT_FAILED)
+    if as_json:
+        print_json(reply)
+        return
     for choice in reply.choices:
         say_wrapped(f"{choice.name}: {choice.value} ({choice.reason})", indent=2)
 

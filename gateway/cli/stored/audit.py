@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,13 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, say_json, show
 from pagantic.orchestrator.v1 import audit_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
 from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord, Problem, find_problems
+from pagantic_common.domain.text.json_text import dump_json
 
 _PREFIX = "AUDIT_DECISION_"
 _HEAD = re.compile(r"(?P<owner>.+):(?P<position>\d{1,18}):(?P<digest>[0-9a-f]{64})")
@@ -68,6 +69,7 @@ def verify(
         list[str] | None,
         typer.Option(metavar="HEAD", help="A head that an earlier run printed; it must still be there. Repeatable."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the heads and the problems as JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -82,14 +84,32 @@ def verify(
             chains = _Chains(heads)
             problems = list(find_problems(chains.pass_on(_records(client, "")), key))
     problems += chains.missing_heads()
+    if as_json:
+        _print_verified(chains, problems)
+    else:
+        _show_verified(chains, problems)
+    if problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_verified(chains: _Chains, problems: Sequence[Problem]) -> None:
+    verified = {
+        "records": chains.count,
+        "heads": [_head_text(record) for record in chains.last.values()],
+        "problems": [{"owner": one.owner, "position": one.position, "what": one.what} for one in problems],
+    }
+    say_json(dump_json(verified))
+
+
+def _show_verified(chains: _Chains, problems: Sequence[Problem]) -> None:
     for problem in problems[:SHOWN_PROBLEMS]:
         typer.secho(f"{problem.owner}: record {problem.position} {problem.what}", err=True, fg=typer.colors.RED)
     if len(problems) > SHOWN_PROBLEMS:
         note(f"and {len(problems) - SHOWN_PROBLEMS} more")
     if problems:
-        raise typer.Exit(EXIT_FAILED)
+        return
     for record in chains.last.values():
-        say(f"{record.owner}:{record.position}:{record.digest.hex()}")
+        say(_head_text(record))
     for owner, position in chains.first.items():
         note(f"the chain of {owner} begins with record {position}")
     note(f"{chains.count} records fit together; keep the heads above for --head")
@@ -150,6 +170,10 @@ def _read_key(path: Path) -> bytes:
         return path.read_bytes().strip()
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _head_text(record: AuditRecord) -> str:
+    return f"{record.owner}:{record.position}:{record.digest.hex()}"
 
 
 def _head_of(text: str) -> tuple[tuple[str, int], str]:

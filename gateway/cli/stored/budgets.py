@@ -30,6 +30,7 @@ def set_budget(
     usd: Annotated[float | None, typer.Option(metavar="X", help="Most cost of a period in USD.", min=0)] = None,
     per: Annotated[str, typer.Option(metavar="PERIOD", help="minute, hour, day, month or total.")] = "month",
     subject: Annotated[str, typer.Option(metavar="NAME", help="Only for this caller of the tenant.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the budget as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -42,7 +43,7 @@ def set_budget(
         whose = f"subject {subject} of tenant {tenant}" if subject else f"tenant {tenant}"
         note(f"{whose} no longer has a budget")
     else:
-        _show([budget])
+        _print([budget], as_json=as_json)
 
 
 @budgets.command("list", cls=options.PlainCommand)

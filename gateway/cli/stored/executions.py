@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.answers import show_response
-from gateway.cli.output import UsageError, note, print_json, reporting_errors, show
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import mode_name, state_name
@@ -97,19 +98,24 @@ def show_execution(
 def cancel(
     request_id: options.StoredId,
     *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state that it ended in as JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Cancel an execution that runs."""
     with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
-        note(f"{request_id} ended as {state_name(client.cancel(request_id))}")
+        state = state_name(client.cancel(request_id))
+    if as_json:
+        say(json.dumps({"request_id": request_id, "state": state}))
+        return
+    note(f"{request_id} ended as {state}")
 
 
 def resume(
     request_id: options.StoredId,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and print the answer.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --wait: print the whole response as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state as JSON; with --wait the response.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
@@ -119,6 +125,9 @@ def resume(
     """
     with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
         state = state_name(client.resume(request_id))
+        if not wait and as_json:
+            say(json.dumps({"request_id": request_id, "state": state}))
+            return
         if not wait:
             note(f"continues from {state}; `pagantic show {request_id}` gives the answer when it has ended")
             return

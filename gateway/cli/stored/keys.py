@@ -83,12 +83,16 @@ def list_keys(
 def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, as `pagantic keys list` shows it.")],
     *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the key as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Revoke a key: within seconds it is refused, and calls that run with it end."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
         key = client.revoke_key(key_id)
+    if as_json:
+        print_json(key, one_line=True)
+        return
     note(f"{key.key_id} of {key.subject} is revoked")
 
 

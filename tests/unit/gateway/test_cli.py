@@ -58,7 +58,7 @@ def test_chat_as_json_prints_the_response(invoke):
 
 
 def test_a_conversation_keeps_one_session_until_its_input_ends(invoke, orchestrator):
-    assert invoke("chat", input="one\n\ntwo\n").exit_code == 0
+    assert invoke("chat", "--lines", input="one\n\ntwo\n").exit_code == 0
     assert [request.messages[0].content for request in orchestrator.requests] == ["one", "two"]
     sessions = {request.session_id for request in orchestrator.requests}
     assert len(sessions) == 1
@@ -67,7 +67,7 @@ def test_a_conversation_keeps_one_session_until_its_input_ends(invoke, orchestra
 
 def test_a_failed_turn_does_not_end_the_conversation(invoke, orchestrator):
     fail_with(orchestrator, error_pb2.ERROR_CODE_INFERENCE_ENGINE_ERROR, "broke")
-    result = invoke("chat", input="one\ntwo\n")
+    result = invoke("chat", "--lines", input="one\ntwo\n")
     assert (result.exit_code, len(orchestrator.requests)) == (0, 2)
     assert "INFERENCE_ENGINE_ERROR: broke" in result.stderr
 

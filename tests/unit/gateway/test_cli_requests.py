@@ -214,3 +214,10 @@ def test_every_category_has_an_exit_code_of_its_own_and_every_code_a_next_step()
 def test_the_next_step_fits_the_failure(error, exit_code, words):
     assert exit_code_of(error) == exit_code
     assert words in next_step_of(error)
+
+
+def test_a_quote_that_supports_two_sentences_is_printed_once(invoke, orchestrator):
+    for _ in range(2):
+        orchestrator.response.citations.add(document="a.txt", quote="rain", start=3, end=7)
+    shown = invoke("ask", "kb", "why?", "--retriever", "bm25")
+    assert (shown.exit_code, shown.stdout.count("rain")) == (0, 1)

@@ -131,3 +131,8 @@ def test_logs_that_are_followed_show_whole_lines_and_begin_anew_after_rotation(t
     log.write_text("x\n", encoding="utf-8")
     local._show_new(log, end, is_named=False)
     assert capsys.readouterr().out == "x\n"
+
+
+def test_states_are_printed_as_json(invoke):
+    assert json.loads(invoke("cancel", "r1", "--json").stdout) == {"request_id": "r1", "state": "CANCELLED"}
+    assert json.loads(invoke("resume", "r1", "--json").stdout) == {"request_id": "r1", "state": "EXECUTE"}

@@ -1,0 +1,1 @@
+"""Completion of command lines by the shell."""

@@ -1,0 +1,51 @@
+"""Keeps the description of the commands in the user's cache: to describe them, all of them must be loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gateway.completion.words import Command
+from pagantic_common.domain.defaults import cache_folder
+
+_GATEWAY = Path(__file__).parents[1]
+
+
+def read_commands(environment: Mapping[str, str]) -> Command:
+    """Return the description of the commands, from the cache where it is of these commands."""
+    file = cache_folder(environment) / "commands.json"
+    version = _version()
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["version"] == version:
+            commands: Command = kept["commands"]
+            return commands
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # there is none yet, or it cannot be read: describe the commands again
+    from gateway.completion.tree import describe_commands  # noqa: PLC0415 - it loads all commands
+
+    commands = describe_commands()
+    _write(file, json.dumps({"version": version, "commands": commands}))
+    return commands
+
+
+def _version() -> str:
+    """Return what changes with the files of the commands."""
+    files = [file for room in ("cli", "completion") for file in (_GATEWAY / room).rglob("*.py")]
+    newest_ns = max(file.stat().st_mtime_ns for file in files)
+    return f"{_GATEWAY} {len(files)} {newest_ns}"
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file whole or not at all; a cache that cannot be written costs time alone."""
+    import tempfile  # noqa: PLC0415 - most completions write nothing
+
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+        with os.fdopen(number, "w", encoding="utf-8") as written:
+            written.write(text)
+        Path(name).replace(file)

@@ -1,0 +1,29 @@
+"""What becomes of output that cannot be written, or that nobody reads to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PAGANTIC = Path(sys.executable).parent / "pagantic"
+
+
+def test_a_full_disk_behind_stdout_is_told():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [PAGANTIC, "models", "--catalog"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (1, "FAILED: no space left on device\n")
+
+
+def test_a_reader_that_leaves_is_no_fault():
+    command = f"'{PAGANTIC}' models --catalog --json | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", command],  # noqa: S607 - the shell of the machine
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("{", "")
