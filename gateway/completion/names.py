@@ -59,7 +59,7 @@ def _is_listened_on(address: str) -> bool:
     connected = threading.Event()
 
     def connect() -> None:
-        with suppress(OSError, OverflowError), socket.create_connection(place, timeout=CONNECT_S):
+        with suppress(OSError, OverflowError, ValueError), socket.create_connection(place, timeout=CONNECT_S):
             connected.set()
 
     # The look-up of a name has no time limit of its own, and the program may end while a daemon thread runs.
