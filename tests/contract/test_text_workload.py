@@ -26,7 +26,7 @@ from services.inference.core.generation import (
 )
 from tests.support.engine_server import choice, engine_server, refusal, usage
 from tests.support.inference_app import generation_over
-from tests.support.llama_server import WINDOW, tested_llama_server
+from tests.support.llama_server import WINDOW, bundled_llama_server
 from tests.support.remote_app import models_of, remote
 
 ANSWER = "one two three"
@@ -61,7 +61,7 @@ async def engine():
 
 @pytest.fixture(scope="module")
 def llama_server(tmp_path_factory):
-    with tested_llama_server(tmp_path_factory.mktemp("llama")) as server:
+    with bundled_llama_server(tmp_path_factory.mktemp("llama")) as server:
         yield server
 
 

@@ -66,7 +66,12 @@ def test_the_text_streams_without_its_json_and_the_model_may_abstain(channel, co
     asked = chat_request(question, context=collection, citations=bounds, tools=[], max_tokens=600)
     events = list(rpc.OrchestratorServiceStub(channel).ExecuteStream(asked, timeout=100))
     response = events[-1].completed.response
-    assert "".join(event.content_delta.text for event in events) == response.content
+    streamed = "".join(event.content_delta.text for event in events)
+    if response.finish_reason == generation_pb2.FINISH_REASON_LENGTH:
+        # An answer may be cut within the number of a source, whose mark is in the response alone.
+        assert response.content.startswith(streamed)
+    else:
+        assert response.content == streamed
     assert 0 <= response.not_in_sources <= 1
     assert (response.content == NOT_IN_SOURCES) is not bool(response.citations)
 

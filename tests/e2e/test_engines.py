@@ -19,7 +19,7 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from tests.e2e.conftest import ROOT
 from tests.support.live_requests import STORY, infer, is_text, say, schema_of, structured
-from tests.support.llama_server import WINDOW, tested_llama_server
+from tests.support.llama_server import WINDOW, bundled_llama_server
 from tests.support.service_process import ServiceProcess
 
 COLOR = schema_of(color={"enum": ["red", "green", "blue"]})
@@ -65,7 +65,7 @@ def behind_gateway(system, gateway, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def llama_server(tmp_path_factory):
-    with tested_llama_server(tmp_path_factory.mktemp("llama")) as server:
+    with bundled_llama_server(tmp_path_factory.mktemp("llama")) as server:
         yield server
 
 

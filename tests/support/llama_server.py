@@ -89,7 +89,7 @@ class LlamaServer:
             return False
 
 
-def tested_llama_server(folder: Path) -> LlamaServer:
+def bundled_llama_server(folder: Path) -> LlamaServer:
     """Return the server that tests use, with the bundled model; skips the test where there is no program."""
     program = Path(os.environ.get(VARIABLE, ""))
     if not program.is_file():
