@@ -71,6 +71,17 @@ async def test_a_page_that_refreshes_says_that_the_connection_is_lost_and_goes_o
 
 
 @pytest.mark.whole
+async def test_a_paused_page_does_not_say_that_it_tries_again(console):
+    async with console() as opened, opened.through_relay() as relay:
+        await opened.open("#/load")
+        await opened.page.wait_for_selector(".replicas .meters")
+        relay.cut()
+        await opened.page.wait_for_selector(".note.warned")
+        await opened.page.get_by_role("button", name="Pause").press("Enter")
+        await opened.page.wait_for_selector(".note.warned", state="detached")
+
+
+@pytest.mark.whole
 async def test_a_file_whose_connection_is_lost_can_be_sent_again(console):
     async with console(has_collections=True) as opened, opened.through_relay() as relay:
         await opened.server.http.post("/v1/collections", json={"name": "lamps"})
