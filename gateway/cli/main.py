@@ -85,13 +85,23 @@ def _describe(
     """Take the options that stand before a command."""
 
 
+def _reason_of(error: OSError) -> str:
+    """Return what the system says, and of which file; a text that is not the system's may hold paths and stays."""
+    if error.strerror is None:
+        return str(error) or type(error).__name__
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    if error.filename is None:
+        return reason
+    return f"{reason}: {error.filename!r}"
+
+
 def main() -> None:
     """Entry point of `pagantic`."""
     try:
         local.use_remembered_addresses()
         app()
     except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
-        typer.echo(f"FAILED: {plain_text(error.strerror or str(error)).lower()}", err=True)
+        typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
         typer.echo(f"INTERNAL: {type(error).__name__}: {plain_text(str(error))}", err=True)

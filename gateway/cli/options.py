@@ -22,6 +22,7 @@ ORCHESTRATOR = local_address("orchestrator")
 INFERENCE = local_address("inference")
 CONTEXT = local_address("context")
 TIMEOUT_S = REQUEST_TIMEOUT_S
+LONG_TEXT = "`pagantic ingest` takes long texts"
 
 Address = Annotated[
     str, typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_ADDRESS", help="Address of the orchestrator.")
@@ -132,25 +133,28 @@ def read_text(argument: str | None) -> str:
     return text
 
 
-def read_pipe(what: str) -> str:
+def read_pipe(what: str, *, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> str:
     """Return stdin where it is no terminal; raises UsageError that names what is missing."""
     text = ""
     if sys.stdin is not None and not sys.stdin.isatty():
-        text = read_stdin()
+        text = read_stdin(max_bytes=max_bytes, hint=hint)
     if not text.strip():
         raise UsageError(f"{what} is missing: give it as an argument, or through a pipe; --help shows how")
     return text
 
 
-def read_stdin() -> str:
-    """Return what stdin has until its end, which is Ctrl-D on a terminal; raises UsageError."""
+def read_stdin(*, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> str:
+    """Return what stdin has until its end, which is Ctrl-D on a terminal; raises UsageError.
+
+    The hint says what to do where stdin has more than so many bytes.
+    """
     if sys.stdin is None:
         raise UsageError("stdin is closed")
     if sys.stdin.isatty():
         note("reading from the terminal; Ctrl-D in an empty line ends the text")
-    read = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
-    if len(read) > MAX_MESSAGE_BYTES:
-        raise UsageError(f"stdin has more than {MAX_MESSAGE_BYTES} bytes: `pagantic ingest` takes long texts")
+    read = sys.stdin.buffer.read(max_bytes + 1)
+    if len(read) > max_bytes:
+        raise UsageError(f"stdin has more than {max_bytes} bytes: {hint}")
     try:
         return read.decode("utf-8")
     except UnicodeDecodeError:

@@ -14,9 +14,13 @@ from gateway.cli.output import UsageError, check_response, print_json, reporting
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Client, plan_request, structured_request, vote_request
 from pagantic_common.client.requests import STRATEGIES
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 MessageT = TypeVar("MessageT", execution_pb2.SystemRequest, plan_pb2.ExecutionPlan)
+# JSON takes more bytes than the message that it describes: those of images a third more, escapes more still.
+_MAX_REQUEST_BYTES = 2 * MAX_MESSAGE_BYTES
+_LARGE_REQUEST = "`pagantic run FILE` takes larger ones"
 
 
 def run(
@@ -45,9 +49,9 @@ def run(
 
 def _read(path: Path | None) -> str:
     if path is None:
-        return options.read_pipe("the request")
+        return options.read_pipe("the request", max_bytes=_MAX_REQUEST_BYTES, hint=_LARGE_REQUEST)
     if str(path) == "-":
-        return options.read_stdin()
+        return options.read_stdin(max_bytes=_MAX_REQUEST_BYTES, hint=_LARGE_REQUEST)
     return options.read_file(path)
 
 

@@ -6,12 +6,21 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.completion.words import Command
 from pagantic_common.domain.defaults import cache_folder
 
 _GATEWAY = Path(__file__).parents[1]
+_ROOMS = (
+    "gateway/cli",
+    "gateway/completion",
+    "pagantic_common/client",
+    "pagantic_common/domain",
+    "pagantic_common/models",
+)
+_SOURCES = (".py", ".json")
 
 
 def read_commands(environment: Mapping[str, str]) -> Command:
@@ -33,9 +42,12 @@ def read_commands(environment: Mapping[str, str]) -> Command:
 
 
 def _version() -> str:
-    """Return what changes with the files of the commands."""
-    files = [file for room in ("cli", "completion") for file in (_GATEWAY / room).rglob("*.py")]
-    newest_ns = max(file.stat().st_mtime_ns for file in files)
+    """Return what changes with the files of the commands and of the words that they take."""
+    protocol = find_spec("pagantic")
+    protocols = (protocol and protocol.submodule_search_locations) or ()
+    rooms = [*(_GATEWAY.parent / room for room in _ROOMS), *(Path(place, "orchestrator") for place in protocols)]
+    files = [file for room in rooms for file in room.rglob("*") if file.suffix in _SOURCES]
+    newest_ns = max((file.stat().st_mtime_ns for file in files), default=0)
     return f"{_GATEWAY} {len(files)} {newest_ns}"
 
 
@@ -46,6 +58,10 @@ def _write(file: Path, text: str) -> None:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-        with os.fdopen(number, "w", encoding="utf-8") as written:
-            written.write(text)
-        Path(name).replace(file)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as written:
+                written.write(text)
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gateway.cli.serving.running import read_addresses
@@ -53,11 +55,18 @@ def _is_listened_on(address: str) -> bool:
     found = _PLAIN_ADDRESS.fullmatch(address)
     if found is None:
         return True
-    try:
-        with socket.create_connection((found["host"].strip("[]"), int(found["port"])), timeout=CONNECT_S):
-            return True
-    except (OSError, OverflowError):
-        return False
+    place = (found["host"].strip("[]"), int(found["port"]))
+    connected = threading.Event()
+
+    def connect() -> None:
+        with suppress(OSError, OverflowError, ValueError), socket.create_connection(place, timeout=CONNECT_S):
+            connected.set()
+
+    # The look-up of a name has no time limit of its own, and the program may end while a daemon thread runs.
+    connecting = threading.Thread(target=connect, daemon=True)
+    connecting.start()
+    connecting.join(CONNECT_S)
+    return connected.is_set()
 
 
 def _pulled() -> list[str]:
@@ -76,7 +85,10 @@ async def _tools(client: AsyncClient) -> list[str]:
 
 
 async def _sessions(client: AsyncClient) -> list[str]:
-    return [session.session_id for session in await client.list_sessions()]
+    from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb  # noqa: PLC0415 - most completions need none of it
+
+    page = await client.list_sessions_page(pb.ListSessionsRequest(page_size=MAX_NAMES))
+    return [session.session_id for session in page.sessions]
 
 
 async def _collections(client: AsyncClient) -> list[str]:

@@ -39,10 +39,11 @@ def set_budget(
         period, limit = _period_of(per), _tokens_of(tokens)
         with Client(address, timeout_s=timeout) as client:
             budget = client.set_budget(tenant, period, max_tokens=limit, max_cost_usd=usd, subject=subject)
-    if limit is None and usd is None:
+    is_deleted = limit is None and usd is None
+    if is_deleted:
         whose = f"subject {subject} of tenant {tenant}" if subject else f"tenant {tenant}"
         note(f"{whose} no longer has a budget")
-    else:
+    if as_json or not is_deleted:
         _print([budget], as_json=as_json)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.notebook.formatters import running_shell
-from pagantic_common.client.notebook.markup import block, page
+from pagantic_common.client.notebook.markup import block, page, plain
 from pagantic_common.client.notebook.timeline import Timeline, latest_html, timeline_html
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.domain.errors import Internal
@@ -27,7 +27,8 @@ class LiveOutput:
         self._display: Any = None
         self._handle: Any = None
         self._drawn_s = 0.0
-        if running_shell() is not None:
+        # IPython on a terminal has a shell too, but no kernel: it would print each drawing below the last one.
+        if getattr(running_shell(), "kernel", None) is not None:
             self._display = importlib.import_module("IPython.display").display
 
     def is_due(self) -> bool:
@@ -72,7 +73,8 @@ def _drawn(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemRe
         if kind == "completed":
             response = event.completed.response
         if output.is_due() and begun:
-            output.draw(f"{count_of(len(begun), 'event')}\n{answer}", latest_html(begun) + page([block(answer)]))
+            text = f"{count_of(len(begun), 'event')}\n{plain(answer)}"
+            output.draw(text, latest_html(begun) + page([block(answer)]))
     output.draw(str(begun), timeline_html(begun))
     if response is None:
         raise Internal("the events have ended without a response")

@@ -130,10 +130,11 @@ def _answer_parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
 
 
 def _indented(document: str) -> str:
+    """Return a document with its lines; as it came where it cannot be written again as UTF-8."""
     if len(document) > MAX_TEXT_CHARS:
         return document
     try:
-        return json.dumps(parse_json(document), ensure_ascii=False, indent=2)
+        return json.dumps(parse_json(document, is_rewritable=True), ensure_ascii=False, indent=2)
     except JsonTextError:
         return document
 

@@ -7,6 +7,7 @@ import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,7 +19,7 @@ def core_count() -> int:
     """Return the physical cores that this process may use, by its affinity and its cgroup's quota."""
     if not hasattr(os, "sched_getaffinity"):
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    siblings = {_read(_TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in _affinity()}
+    siblings = {_read(_TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in usable_processors()}
     return max(1, min(len(siblings), int(_quota_cores())))
 
 
@@ -44,7 +45,7 @@ def cpu_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """A reading of the used processor time, of all processes and of this one."""
+    """A reading of the used processor time, of all processes on this one's processors, and of this one."""
 
     at_s: float
     all_s: float
@@ -53,11 +54,9 @@ class CpuClock:
     @classmethod
     def read(cls) -> CpuClock:
         """Read now."""
-        times = psutil.cpu_times()
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
-        # User and nice time include guests already; stolen time counts as used by others.
-        counted_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        return cls(time.monotonic(), counted_s - idle_s, time.process_time())
+        usable = usable_processors()
+        times = [used for cpu, used in enumerate(psutil.cpu_times(percpu=True)) if cpu in usable]
+        return cls(time.monotonic(), sum(map(_used_s, times)), time.process_time())
 
     def others_cores(self) -> float:
         """Return the cores that other processes have used since this reading, on average."""
@@ -67,12 +66,21 @@ class CpuClock:
 
 
 def spare_cores(wanted: int) -> int:
-    """Return the cores of the machine beyond `wanted` ones."""
-    return max(0, (os.cpu_count() or wanted) - wanted)
+    """Return the processors that this process may use beyond `wanted` ones."""
+    return max(0, len(usable_processors()) - wanted)
 
 
-def _affinity() -> set[int]:
+def usable_processors() -> set[int]:
+    """Return the processors that this process may use."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set(range(os.cpu_count() or 1))
     return os.sched_getaffinity(0)
+
+
+def _used_s(times: Any) -> float:
+    idle_s = times.idle + getattr(times, "iowait", 0.0)
+    # User and nice time include guests already; stolen time counts as used by others.
+    return float(sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0) - idle_s)
 
 
 def _quota_cores() -> float:

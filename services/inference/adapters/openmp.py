@@ -7,13 +7,18 @@ there are processors. A team of threads that sleeps makes them more, and so make
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import threading
+from functools import cache
+from pathlib import Path
 
+from services.inference.adapters.machine import usable_processors
 from services.inference.core.tuning.spinning import LONG_SPIN_COUNT
 
 _SOFT = 1  # omp_pause_soft
 _SEMAPHORE_BYTES = 64
+_MAPS = Path("/proc/self/maps")
 
 
 def set_spinning(spin_count: int | str) -> None:
@@ -29,9 +34,9 @@ def set_spinning(spin_count: int | str) -> None:
 
 def release_threads() -> None:
     """End the threads that libgomp keeps for the calling one, and that count as managed."""
-    library = _libgomp()
-    if library is not None:
-        library.omp_pause_resource_all(_SOFT)
+    release = getattr(_libgomp(), "omp_pause_resource_all", None)  # since GCC 9
+    if release is not None:
+        release(_SOFT)
 
 
 class SpinSwitch:
@@ -46,7 +51,7 @@ class SpinSwitch:
             raise OSError("llama.cpp runs without libgomp here")
         self._libgomp = library
         self._libc = ctypes.CDLL(None)
-        self._threads = (os.cpu_count() or 1) + 1
+        self._threads = len(usable_processors()) + 1
         self._semaphore = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
         self._team: threading.Thread | None = None
 
@@ -56,8 +61,9 @@ class SpinSwitch:
             self._wake_team()
         elif self._team is None:
             self._libc.sem_init(self._semaphore, 0, 0)
-            self._team = threading.Thread(target=self._sleep, name="spin-briefly", daemon=True)
-            self._team.start()
+            team = threading.Thread(target=self._sleep, name="spin-briefly", daemon=True)
+            team.start()
+            self._team = team
 
     def _sleep(self) -> None:
         """Let a team sleep until the semaphore wakes it; it ends with this thread."""
@@ -72,8 +78,13 @@ class SpinSwitch:
         self._team = None
 
 
+@cache
 def _libgomp() -> ctypes.CDLL | None:
+    """Return the library that llama.cpp has loaded, whatever a wheel calls its file; None without one."""
+    importlib.import_module("llama_cpp")  # which loads it
     try:
-        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except (OSError, AttributeError):  # not loaded, or a system without such modes
+        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
         return None
+    paths = (line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line)
+    return next(map(ctypes.CDLL, paths), None)

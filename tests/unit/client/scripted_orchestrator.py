@@ -10,7 +10,15 @@ from functools import partial
 from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import context_service_pb2
 from pagantic.context.v1 import context_service_pb2_grpc as context_rpc
-from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2, plan_pb2, session_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import (
+    approval_pb2,
+    budget_pb2,
+    event_pb2,
+    execution_pb2,
+    plan_pb2,
+    session_pb2,
+    usage_total_pb2,
+)
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
@@ -124,6 +132,9 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
             session_id=request.session_id, model="default", requests=2, output_tokens=6, cost_usd=0.5
         )
         return pb.GetUsageResponse(totals=[total])
+
+    async def SetBudget(self, request, _context):
+        return pb.SetBudgetResponse(budget=budget_pb2.Budget(tenant=request.tenant, max_tokens=request.max_tokens))
 
     async def ListSessions(self, request, _context):
         if not request.page_token:

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import IPython
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,6 +211,13 @@ def test_a_structured_answer_is_shown_as_json_with_its_value_as_text():
     assert Seen(bundle["text/html"]).texts["pre"] == ['{\n  "city": "Zürich"\n}']
 
 
+@pytest.mark.parametrize("document", ['{"a":"\\ud800"}', '{"a":', "NaN"])
+def test_a_document_that_cannot_be_written_again_is_shown_as_it_came(document):
+    html = html_of(execution_pb2.SystemResponse(structured_output_json=document))
+    assert Seen(html).texts["pre"] == [document]
+    assert html.encode()
+
+
 def test_an_ingest_shows_its_counts_and_its_failures():
     summary = file_pb2.FilesSummary(added=2, collection=collection_pb2.Collection(name="docs", document_count=2))
     error = error_pb2.SystemError(code=error_pb2.ERROR_CODE_CONFIG_INVALID, message="no <text>")
@@ -237,6 +245,27 @@ def test_messages_show_themselves_once_the_extension_is_loaded():
 
 def events_of(response):
     return [event_pb2.ExecutionEvent(sequence=1), event_pb2.ExecutionEvent(completed={"response": response})]
+
+
+def test_what_is_drawn_of_a_hostile_answer_is_nothing_but_text(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(LiveOutput, "is_due", lambda _: True)
+    monkeypatch.setattr(LiveOutput, "draw", lambda _, text, html: drawn.append((text, html)))
+    delta = event_pb2.ExecutionEvent(content_delta=event_pb2.ContentDelta(text=HOSTILE))
+    begun, completed = events_of(execution_pb2.SystemResponse())
+    watch([begun, delta, completed])
+    assert "alert(1)" in drawn[1][0]
+    for text, html in drawn:
+        assert is_plain(text)
+        Seen(html)
+
+
+@pytest.mark.parametrize(
+    ("shell", "is_due"), [(None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=object()), True)]
+)
+def test_only_a_shell_with_a_kernel_is_drawn_in(monkeypatch, shell, is_due):
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    assert LiveOutput().is_due() is is_due
 
 
 def test_a_watched_stream_is_closed_when_its_cell_is_interrupted(monkeypatch):

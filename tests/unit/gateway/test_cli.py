@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway.cli import main
 from gateway.cli.main import app
 from gateway.cli.serving import doctor, local
 from pagantic.common.v1 import error_pb2, message_pb2
@@ -211,3 +213,23 @@ def test_help_is_plain_for_every_command():
         assert shown.exit_code == 0
         assert not re.search(r"[{}]|<[a-z]+", shown.stdout), shown.stdout
     assert "..." not in listed.split("Exit codes")[0].replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "no space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/Data/Me"), "permission denied: '/Data/Me'"),
+        (OSError("cannot use /Data/Me: choose another --port"), "cannot use /Data/Me: choose another --port"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_an_error_of_the_system_keeps_its_file_and_its_words(monkeypatch, tmp_path, capsys, error, words):
+    def fail():
+        raise error
+
+    monkeypatch.setenv("PAGANTIC_STATE", str(tmp_path))
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert (ended.value.code, capsys.readouterr().err) == (1, f"FAILED: {words}\n")

@@ -64,7 +64,9 @@ def test_an_empty_pipe_is_wrong_usage(invoke, orchestrator, commands, dash):
 
 def test_a_text_that_is_no_utf_8_or_too_long_is_told(invoke, orchestrator, commands):
     for command in commands:
-        for text, words in ((b"caf\xe9", "not UTF-8"), (b"a" * (MAX_MESSAGE_BYTES + 1), "more than 4194304 bytes")):
+        most, hint = (8_388_608, "pagantic run FILE") if command == ("run",) else (MAX_MESSAGE_BYTES, "pagantic ingest")
+        long = f"more than {most} bytes: `{hint}`"
+        for text, words in ((b"caf\xe9", "not UTF-8"), (b"a" * (most + 1), long)):
             result = invoke(*command, input=text)
             assert (result.exit_code, words in result.stderr) == (2, True), command
     assert orchestrator.requests == []

@@ -136,3 +136,10 @@ def test_logs_that_are_followed_show_whole_lines_and_begin_anew_after_rotation(t
 def test_states_are_printed_as_json(invoke):
     assert json.loads(invoke("cancel", "r1", "--json").stdout) == {"request_id": "r1", "state": "CANCELLED"}
     assert json.loads(invoke("resume", "r1", "--json").stdout) == {"request_id": "r1", "state": "EXECUTE"}
+
+
+@pytest.mark.parametrize("limits", [(), ("--tokens", "5k")])
+def test_a_budget_is_printed_as_json_with_limits_and_without(invoke, limits):
+    shown = invoke("budgets", "set", "acme", *limits, "--json")
+    assert json.loads(shown.stdout)["tenant"] == "acme"
+    assert ("no longer has a budget" in shown.stderr) is not bool(limits)

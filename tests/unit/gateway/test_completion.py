@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
+from gateway.completion import names
 from gateway.completion.bash import read_line, written_for_bash
+from gateway.completion.cache import read_commands
 from gateway.completion.tree import describe_commands
 from gateway.completion.words import following
+from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 ROOT = describe_commands()
 
@@ -123,6 +129,38 @@ def test_words_that_bash_has_split_are_put_together():
 @pytest.mark.parametrize("environment", [{}, {"COMP_WORDS": "pagantic", "COMP_CWORD": "7"}, {"COMP_CWORD": "x"}])
 def test_a_line_that_makes_no_sense_is_an_empty_one(environment):
     assert read_line(environment)[1] == ""
+
+
+def test_names_come_from_one_page_of_the_conversations(monkeypatch):
+    for limit in ("CONNECT_S", "ANSWER_S"):
+        monkeypatch.setattr(names, limit, 30)
+    with serving(ScriptedOrchestrator()) as address:
+        monkeypatch.setenv("PAGANTIC_ADDRESS", address)
+        assert names.find_names("sessions") == ["a"]
+
+
+def test_a_name_whose_look_up_hangs_is_not_waited_for(monkeypatch):
+    ended, hanging = threading.Event(), threading.Event()
+
+    def look_up(*_, **_kept):
+        hanging.wait(30)
+        ended.set()
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setenv("PAGANTIC_ADDRESS", "slow.example:1")
+    try:
+        assert names.find_names("models") == []
+        assert not ended.is_set()
+    finally:
+        hanging.set()
+        ended.wait(30)
+
+
+def test_a_description_that_cannot_be_kept_leaves_no_file(tmp_path):
+    (tmp_path / "pagantic" / "commands.json").mkdir(parents=True)
+    assert "chat" in read_commands({"XDG_CACHE_HOME": str(tmp_path)})["commands"]
+    assert [file.name for file in (tmp_path / "pagantic").iterdir()] == ["commands.json"]
 
 
 def test_bash_gets_what_follows_its_last_break():
