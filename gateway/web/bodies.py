@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -70,7 +71,13 @@ class Upload:
         return await self._receive()
 
     async def discard(self) -> None:
-        """Read what is left of the file for a while: a client that still sends might not see the answer."""
+        """Read what is left of the file for a while: a client that still sends might not see the answer.
+
+        One that was silent for too long is not waited for again.
+        """
+        if isinstance(self.failure, Refusal) and self.failure.status == HTTPStatus.REQUEST_TIMEOUT:
+            self._is_read.set()
+            return
         try:
             async with asyncio.timeout(self._read_s):
                 while not self._is_read.is_set():

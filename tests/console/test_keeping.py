@@ -11,7 +11,7 @@ from tests.support.scripted_services import ScriptedInference, answer, scripted_
 
 async def titled(opened):
     """Wait until the only conversation has a title, which it gets after its first answer."""
-    for _ in range(200):
+    for _ in range(1500):
         [session] = (await opened.server.http.get("/v1/sessions?state_key=console.title")).json()["sessions"]
         if session.get("state_json"):
             return

@@ -61,10 +61,23 @@ async def test_a_page_that_refreshes_says_that_the_connection_is_lost_and_goes_o
     async with console(with_tool()) as opened, opened.through_relay() as relay:
         await opened.open(f"#/{section}")
         await opened.page.wait_for_selector(".replicas .meters, .tool-list summary")
+        if section == "tools":  # The calls that wait were asked for, too: before that a loss is a failure.
+            await opened.page.get_by_text("No call waits.").wait_for()
         relay.cut()
         await opened.page.wait_for_selector(".note.warned")
         assert "The connection was lost" in await opened.text(".note.warned")
         relay.mend()
+        await opened.page.wait_for_selector(".note.warned", state="detached")
+
+
+@pytest.mark.whole
+async def test_a_paused_page_does_not_say_that_it_tries_again(console):
+    async with console() as opened, opened.through_relay() as relay:
+        await opened.open("#/load")
+        await opened.page.wait_for_selector(".replicas .meters")
+        relay.cut()
+        await opened.page.wait_for_selector(".note.warned")
+        await opened.page.get_by_role("button", name="Pause").press("Enter")
         await opened.page.wait_for_selector(".note.warned", state="detached")
 
 

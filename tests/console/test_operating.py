@@ -142,3 +142,7 @@ async def test_the_load_of_each_replica_is_shown_and_asked_for_while_the_page_is
         await opened.tab_to("#pause", back=True)
         await opened.press("Enter")
         assert await opened.page.get_attribute("#pause", "aria-pressed") == "true"
+        await asyncio.sleep(0.5)  # a call that was on its way has come
+        asked = serving.asked
+        await asyncio.sleep(2.5)
+        assert serving.asked == asked

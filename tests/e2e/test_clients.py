@@ -13,10 +13,12 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.text.terminal import plain_text
 from tests.support import needs
-from tests.support.client_programs import LANGUAGES, WHOLE, skip_unless_sampled
+from tests.support.client_programs import BUILD_S, LANGUAGES, WHOLE, skip_unless_sampled
 from tests.support.live_requests import STORY
 from tests.support.tls_system import TlsSystem
 
+# The first test of a language may build its client.
+pytestmark = pytest.mark.timeout(BUILD_S + 120)
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -151,11 +153,13 @@ def guarded(tmp_path_factory):
         "PAGANTIC_ORCHESTRATOR_CALL_RATE_OF_KEY": f"{RATE}/hour",
     }
     running.run(sys.executable, "-m", "deploy.local", "up")
-    with changed(running, PAGANTIC_API_KEY=admin):
-        made = [running.run("pagantic", "keys", "create", one.name, "--json").stdout for one in LANGUAGES]
-    running.environment["PAGANTIC_ADDRESS"] = f"https://{running.address('orchestrator')}"
-    yield running, [json.loads(one)["text"] for one in made]
-    running.run(sys.executable, "-m", "deploy.local", "down")
+    try:
+        with changed(running, PAGANTIC_API_KEY=admin):
+            made = [running.run("pagantic", "keys", "create", one.name, "--json").stdout for one in LANGUAGES]
+        running.environment["PAGANTIC_ADDRESS"] = f"https://{running.address('orchestrator')}"
+        yield running, [json.loads(one)["text"] for one in made]
+    finally:
+        running.run(sys.executable, "-m", "deploy.local", "down")
 
 
 def test_a_key_and_tls_let_a_client_in_until_its_rate_is_used_up(guarded, program):

@@ -10,11 +10,13 @@ import pytest
 
 from pagantic_common.domain.errors import Overloaded
 from services.orchestrator.core.model.response import InferenceDelta
-from tests.support.client_programs import LANGUAGES, skip_unless_sampled
+from tests.support.client_programs import BUILD_S, LANGUAGES, skip_unless_sampled
 from tests.support.orchestrator_app import orchestrator
 from tests.support.relay import relaying
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
+# The first test of a language may build its client.
+pytestmark = pytest.mark.timeout(BUILD_S + 120)
 # A run of the tests in the background ignores SIGINT, and so would what it starts.
 WITH_INTERRUPTS = (
     sys.executable,

@@ -81,7 +81,7 @@ STRUCTURED = {
 async def waits(opened, request_id):
     """Run a request whose tool call waits for a decision, and return its task."""
     task = asyncio.create_task(opened.execute(request_id, tool_rules=ASK))
-    for _ in range(200):
+    for _ in range(1500):
         found = (await opened.server.http.get("/v1/approvals", params={"request_id": request_id})).json()
         if found["approvals"]:
             return task

@@ -41,6 +41,10 @@ class Relay:
         except OSError:
             writer.transport.abort()
             return
+        if self._is_cut:  # while the server was called
+            writer.transport.abort()
+            server_writer.transport.abort()
+            return
         pair = {writer, server_writer}
         self._writers |= pair
         try:
@@ -66,5 +70,7 @@ async def relaying(target):
     server = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
     async with server:
         relay.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        yield relay
-        relay.reset()
+        try:
+            yield relay
+        finally:
+            relay.reset()

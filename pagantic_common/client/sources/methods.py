@@ -108,7 +108,7 @@ class Sources(Models):
         Args:
             collection: Name of the collection.
             source: Source of the document; its ending tells the format where the bytes do not.
-            parts: The bytes. Where it raises, nothing is stored, and this method raises Cancelled.
+            parts: The bytes. Where it raises, nothing is stored, and this method raises the same exception.
             media_type: Media type of the file; empty leaves it to the bytes and the source.
         """
         header = file_pb2.FileHeader(source=source, media_type=media_type)

@@ -52,8 +52,15 @@ async def test_a_client_that_leaves_or_falls_silent_ends_the_file():
     gone = Upload(receiving(part(b"a"), {"type": "http.disconnect"})[0], max_bytes=9, read_s=1)
     with pytest.raises(ClientDisconnect):
         await read(gone)
-    silent = Upload(receiving(part(b"a"))[0], max_bytes=9, read_s=0.01)
+    receive, left = receiving(part(b"a"))
+    silent = Upload(receive, max_bytes=9, read_s=0.01)
     with pytest.raises(Refusal, match="no byte") as caught:
         await read(silent)
     assert (caught.value.status, isinstance(gone.failure, ClientDisconnect)) == (408, True)
-    await silent.discard()  # ends although nothing comes
+    left.append(part(b"late"))
+    await silent.discard()  # does not wait for it again
+    assert left == [part(b"late")]
+    gone_meanwhile = Upload(receiving(part(b"abc"))[0], max_bytes=1, read_s=0.01)
+    with pytest.raises(Refusal):
+        await read(gone_meanwhile)
+    await gone_meanwhile.discard()  # ends although nothing comes

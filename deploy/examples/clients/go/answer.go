@@ -29,8 +29,8 @@ func (a *answer) take(event *orchestrator.ExecutionEvent) {
 	case *orchestrator.ExecutionEvent_AttemptDiscarded:
 		a.text, a.stored = "", 0
 	case *orchestrator.ExecutionEvent_Completed:
-		a.response = kind.Completed.Response
-		a.text = a.response.Content
+		a.response = kind.Completed.GetResponse()
+		a.text = a.response.GetContent()
 	}
 	a.show()
 }

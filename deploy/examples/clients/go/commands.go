@@ -91,11 +91,14 @@ func chat(c *connection, text string) error {
 		return err
 	}
 	fmt.Println()
+	if a.response == nil {
+		return errEnded
+	}
 	if err := ofResponse(a.response.Error); err != nil {
 		return err
 	}
 	reason := strings.TrimPrefix(a.response.FinishReason.String(), "FINISH_REASON_")
-	note("finished: %s, %d tokens", reason, a.response.TokenUsage.OutputTokens)
+	note("finished: %s, %d tokens", reason, a.response.GetTokenUsage().GetOutputTokens())
 	return nil
 }
 
@@ -107,7 +110,7 @@ func extract(c *connection, text string) error {
 		return err
 	}
 	fmt.Println(printable(response.StructuredOutputJson))
-	note("guarantee: %s", strings.TrimPrefix(response.Validation.Guarantee.String(), "GUARANTEE_"))
+	note("guarantee: %s", strings.TrimPrefix(response.GetValidation().GetGuarantee().String(), "GUARANTEE_"))
 	return nil
 }
 
@@ -155,9 +158,9 @@ func cancel(c *connection, text string) error {
 	if err != nil {
 		return err
 	}
-	state := strings.TrimPrefix(found.Execution.State.Current.String(), "LIFECYCLE_STATE_")
-	code := strings.TrimPrefix(response.Error.GetCode().String(), "ERROR_CODE_")
-	tokens := response.TokenUsage.OutputTokens
+	state := strings.TrimPrefix(found.GetExecution().GetState().GetCurrent().String(), "LIFECYCLE_STATE_")
+	code := strings.TrimPrefix(response.GetError().GetCode().String(), "ERROR_CODE_")
+	tokens := response.GetTokenUsage().GetOutputTokens()
 	fmt.Printf("state: %s\nerror: %s\noutput tokens: %d of %d\n", state, code, tokens, longAnswerTokens)
 	return nil
 }

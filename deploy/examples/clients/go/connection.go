@@ -82,8 +82,12 @@ func parseAddress(text string) (*url.URL, error) {
 		text = "http://" + text
 	}
 	address, err := url.Parse(text)
+	if err == nil && address.Hostname() == "" {
+		return nil, errors.New("PAGANTIC_ADDRESS has no host: call host:port or https://host:port")
+	}
 	if err == nil && address.Port() == "" {
-		address.Host = net.JoinHostPort(address.Hostname(), map[string]string{"https": "443"}[address.Scheme])
+		port := map[string]string{"http": "80", "https": "443"}[address.Scheme]
+		address.Host = net.JoinHostPort(address.Hostname(), port)
 	}
 	return address, err
 }

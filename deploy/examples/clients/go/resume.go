@@ -13,7 +13,11 @@ import (
 
 const firstWait, longestWait = 100 * time.Millisecond, 2 * time.Second
 
-var errDropped = errors.New("the connection was dropped on purpose")
+var (
+	errDropped = errors.New("the connection was dropped on purpose")
+	// A stream that ends without a status counts as a lost connection.
+	errEnded = status.Error(codes.Unavailable, "the stream ended before its execution")
+)
 
 // resume streams an answer over a connection that breaks. A request in the background goes on when its caller is gone;
 // who comes back follows it from the last event.
@@ -36,6 +40,9 @@ func resume(c *connection, text string) error {
 	}
 	for a.response == nil {
 		err := beginOrFollow(c, request, a.sequence, endsAt, take)
+		if err == nil && a.response == nil {
+			err = errEnded
+		}
 		if errors.Is(err, errDropped) {
 			note("\ndropped: after event %d", a.sequence)
 			err = c.drop()

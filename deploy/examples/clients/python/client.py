@@ -150,6 +150,22 @@ class Failure(Exception):
             note(f"retry after: {self.retry_after_s:.1f} s")
 
 
+class StreamEnded(grpc.RpcError):
+    """A stream that ended before its execution: without a status, it counts as a lost connection."""
+
+    def code(self) -> grpc.StatusCode:
+        """Return the status of a lost connection."""
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        """Return what happened."""
+        return "the stream ended before its execution"
+
+    def trailing_metadata(self) -> tuple[()]:
+        """Return no details of the status."""
+        return ()
+
+
 class Connection:
     """The channel to an orchestrator, its stub, and the credentials of each call."""
 
@@ -217,7 +233,7 @@ def make_chat(text: str, *, max_tokens: int = ANSWER_TOKENS, **more: Any) -> exe
 def checked(response: execution_pb2.SystemResponse | None) -> execution_pb2.SystemResponse:
     """Return a response that succeeded."""
     if response is None:
-        raise RuntimeError("the stream ended before its execution")
+        raise StreamEnded
     if response.HasField("error"):
         raise Failure.of_response(response.error)
     return response
@@ -331,6 +347,8 @@ def read_until_drop(connection: Connection, events: Iterator[event_pb2.Execution
             note(f"\ndropped: after event {answer.sequence}")
             connection.drop()
             return
+    if answer.response is None:
+        raise StreamEnded
 
 
 def begin_or_follow(

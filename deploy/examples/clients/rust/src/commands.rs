@@ -42,7 +42,7 @@ pub fn make_chat(text: &str, max_tokens: i32) -> SystemRequest {
 
 /// Return a response that succeeded.
 pub fn checked(response: Option<SystemResponse>) -> Result<SystemResponse, Failure> {
-    let mut response = response.ok_or_else(|| Status::internal("the stream ended before its execution"))?;
+    let mut response = response.ok_or_else(|| Status::unavailable("the stream ended before its execution"))?;
     match response.error.take() {
         Some(error) => Err(error.into()),
         None => Ok(response),

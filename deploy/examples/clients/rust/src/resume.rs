@@ -66,6 +66,10 @@ async fn read_until_lost(
             return Ok(());
         }
     }
+    if answer.response.is_none() {
+        // A stream that ends without a status counts as a lost connection.
+        return Err(Status::unavailable("the stream ended before its execution"));
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ import type { GetExecutionResponse__Output } from "./gen/pagantic/orchestrator/v
 import type { Mode } from "./gen/pagantic/orchestrator/v1/Mode.js";
 import type { SystemRequest } from "./gen/pagantic/orchestrator/v1/SystemRequest.js";
 import type { SystemResponse__Output } from "./gen/pagantic/orchestrator/v1/SystemResponse.js";
-import { readThroughLosses } from "./resume.js";
+import { makeEndError, readThroughLosses } from "./resume.js";
 import { note, write } from "./terminal.js";
 
 type Command = (connection: Connection, text: string) => Promise<void>;
@@ -45,7 +45,7 @@ function makeChat(text: string, maxTokens: number): SystemRequest {
 
 /** Return a response that succeeded. */
 function checked(response: SystemResponse__Output | undefined): SystemResponse__Output {
-  if (!response) throw new Error("the stream ended before its execution");
+  if (!response) throw makeEndError();
   if (response.error) throw Failure.ofResponse(response.error);
   return response;
 }

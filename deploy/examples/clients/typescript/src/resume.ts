@@ -26,6 +26,7 @@ export async function readThroughLosses(
   let waitMs = FIRST_WAIT_MS;
   while (!answer.response) {
     const events = beginOrFollow(connection, request, answer.sequence, endsAt - Date.now());
+    let isDropped = false;
     try {
       for await (const event of events as AsyncIterable<ExecutionEvent__Output>) {
         answer.take(event);
@@ -34,9 +35,11 @@ export async function readThroughLosses(
           note(`\ndropped: after event ${answer.sequence}`);
           events.cancel();
           connection.drop();
+          isDropped = true;
           break;
         }
       }
+      if (!answer.response && !isDropped) throw makeEndError();
     } catch (error) {
       const isLost = isServiceError(error) && error.code === grpc.status.UNAVAILABLE;
       if (!isLost || Date.now() + waitMs > endsAt) throw error;
@@ -47,6 +50,13 @@ export async function readThroughLosses(
     answer.rewind();
   }
   return answer.response;
+}
+
+/** Return the error of a stream that ends without a status, which counts as a lost connection. */
+export function makeEndError(): grpc.ServiceError {
+  const details = "the stream ended before its execution";
+  const metadata = new grpc.Metadata();
+  return Object.assign(new Error(details), { code: grpc.status.UNAVAILABLE, details, metadata });
 }
 
 /** Return the stream of a request, which is begun where no event of it has arrived; the same id begins it once. */

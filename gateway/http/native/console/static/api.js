@@ -60,8 +60,12 @@ export async function sendFile(path, file, { signal, onProgress }) {
   for (;;) {
     const key = apiKey();
     const { status, text } = await post(path, file, key, signal, onProgress);
-    if (status >= 200 && status < 300) return JSON.parse(text);
-    const failure = failureIn(status, parsed(text));
+    const body = parsed(text);
+    if (status >= 200 && status < 300) {
+      if (body) return body;
+      throw noConnection("the answer of the gateway cannot be read");
+    }
+    const failure = failureIn(status, body);
     if (status !== 401) throw failure;
     const hasAnother = apiKey() !== key;
     if (!hasAnother && !(await askForKey(failure))) throw failure;
@@ -71,6 +75,10 @@ export async function sendFile(path, file, { signal, onProgress }) {
 /** Post a file. XMLHttpRequest is what tells how much of a body is sent. */
 function post(path, file, key, signal, onProgress) {
   return new Promise((resolve, reject) => {
+    if (signal.aborted) {
+      reject(lost(null, signal));
+      return;
+    }
     const request = new XMLHttpRequest();
     request.open("POST", path);
     request.setRequestHeader("accept", "application/json");

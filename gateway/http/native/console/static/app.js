@@ -10,25 +10,23 @@ const SECTIONS = {
   chat: { title: "Chat", show: ({ signal }) => showChat(main, "", signal), one: ({ id, signal }) => showChat(main, id, signal) },
   executions: {
     title: "Executions",
-    show: async ({ query, signal }) => (await import("./executions.js")).showExecutions(main, query, signal),
-    one: async ({ id, rest, signal }) => {
-      if (rest === "replay") await (await import("./replay.js")).showReplay(main, id, signal);
-      else await (await import("./execution.js")).showExecution(main, id, signal);
-    },
+    show: ({ query, signal }) => showFrom("./executions.js", "showExecutions", signal, query),
+    one: ({ id, rest, signal }) =>
+      rest === "replay" ? showFrom("./replay.js", "showReplay", signal, id) : showFrom("./execution.js", "showExecution", signal, id),
   },
   sessions: {
     title: "Sessions",
-    show: async ({ signal }) => (await import("./sessions.js")).showSessions(main, signal),
-    one: async ({ id, signal }) => (await import("./sessions.js")).showSession(main, id, signal),
+    show: ({ signal }) => showFrom("./sessions.js", "showSessions", signal),
+    one: ({ id, signal }) => showFrom("./sessions.js", "showSession", signal, id),
   },
   collections: {
     title: "Collections",
-    show: async ({ signal }) => (await import("./collections.js")).showCollections(main, signal),
-    one: async ({ id, signal }) => (await import("./collection.js")).showCollection(main, id, signal),
+    show: ({ signal }) => showFrom("./collections.js", "showCollections", signal),
+    one: ({ id, signal }) => showFrom("./collection.js", "showCollection", signal, id),
   },
-  tools: { title: "Tools", show: async ({ signal }) => (await import("./tools.js")).showTools(main, signal) },
-  models: { title: "Models", show: async ({ signal }) => (await import("./models.js")).showModels(main, signal) },
-  load: { title: "Load", show: async ({ signal }) => (await import("./load.js")).showLoad(main, signal) },
+  tools: { title: "Tools", show: ({ signal }) => showFrom("./tools.js", "showTools", signal) },
+  models: { title: "Models", show: ({ signal }) => showFrom("./models.js", "showModels", signal) },
+  load: { title: "Load", show: ({ signal }) => showFrom("./load.js", "showLoad", signal) },
 };
 const THEME = "pagantic.theme";
 const THEMES = ["system", "light", "dark"];
@@ -56,6 +54,14 @@ async function showPage() {
   scrollTo(0, 0);
   const asked = { id, rest, query: new URLSearchParams(query), signal };
   await (isOne ? one(asked) : show(asked));
+}
+
+/** Load a module, and call what it exports by this name; a page that was left meanwhile neither shows nor says anything. */
+async function showFrom(file, name, signal, ...asked) {
+  const module = await import(file).catch((mistake) => {
+    if (!signal.aborted) throw mistake;
+  });
+  if (!signal.aborted) await module[name](main, ...asked, signal);
 }
 
 function decoded(part) {

@@ -212,7 +212,7 @@ class ChatPage {
   async #name(text, answer) {
     if (!answer.response || answer.response.error || this.isStored) return;
     this.isStored = true;
-    await setTitle(this.session, text.trim().split("\n", 1)[0].slice(0, TITLE_LENGTH)).catch((failure) => {
+    await setTitle(this.session, [...text.trim().split("\n", 1)[0]].slice(0, TITLE_LENGTH).join("")).catch((failure) => {
       if (!(failure instanceof CallFailure)) throw failure;
     });
   }
@@ -256,6 +256,7 @@ class ChatPage {
       announce(`The request failed: ${failure.message}. Next step: ${failure.next}`);
     } finally {
       answer.element.removeAttribute("aria-busy");
+      if (!this.signal.aborted) this.main.classList.remove("lost");
       this.running = null;
       this.#showRunning(false);
     }

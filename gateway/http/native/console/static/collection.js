@@ -33,11 +33,15 @@ class CollectionPage {
   show() {
     this.facts = h("dl", { class: "facts" });
     this.problem = h("div", { role: "alert" });
+    this.notLoaded = h("div", { role: "alert" });
+    this.lost = h("div", { role: "alert" });
     this.files = new FileQueue(this.name, this.signal, () => this.follow());
     this.answers = h("ol", { class: "turns", "aria-label": "Questions and answers" });
     this.main.replaceChildren(
       h("div", { class: "title" }, h("h1", { class: "long" }, `Collection ${visible(this.name)}`)),
       this.facts,
+      this.notLoaded,
+      this.lost,
       this.problem,
       h("h2", {}, "Add files"),
       this.files.element,
@@ -62,7 +66,7 @@ class CollectionPage {
       await keepLoading(() => this.#load(signal), { signal, everyMs: LOOK_AGAIN_MS });
     } catch (failure) {
       if (signal.aborted) return;
-      this.problem.replaceChildren(shownFailure(failure, [["Try again", () => this.follow()]]));
+      this.notLoaded.replaceChildren(shownFailure(failure, [["Try again", () => this.follow()]]));
     }
   }
 
@@ -72,7 +76,7 @@ class CollectionPage {
     if (!this.collection) {
       throw new CallFailure({ code: "NOT_FOUND", message: `no collection is named ${this.name}`, status: 404 });
     }
-    this.problem.replaceChildren();
+    this.notLoaded.replaceChildren();
     const facts = [
       ["Documents", (this.collection.document_count ?? 0).toLocaleString("en")],
       ["Chunks", (this.collection.chunk_count ?? 0).toLocaleString("en")],
@@ -141,16 +145,21 @@ class CollectionPage {
       announce(`The request failed: ${failure.message}. Next step: ${failure.next}`);
     } finally {
       answer.element.removeAttribute("aria-busy");
+      this.#showLost(false); // Whatever came of it, nothing is tried again.
       this.ask.disabled = false;
     }
   }
 
   #lose(isLost) {
     if (isLost === this.isLost) return;
+    this.#showLost(isLost);
+    announce(isLost ? "The connection was lost. Trying again." : "The connection is back.");
+  }
+
+  #showLost(isLost) {
     this.isLost = isLost;
     const note = h("p", { class: "note warned" }, "The connection was lost. Trying again …");
-    this.problem.replaceChildren(...(isLost ? [note] : []));
-    announce(isLost ? "The connection was lost. Trying again." : "The connection is back.");
+    this.lost.replaceChildren(...(isLost ? [note] : []));
   }
 
   #request(question) {
@@ -176,7 +185,7 @@ class CollectionPage {
     if (!(await confirmed(question))) return;
     try {
       await call(collectionPath(this.name), { method: "DELETE" });
-      location.hash = "#/collections";
+      if (!this.signal.aborted) location.hash = "#/collections";
       announce("The collection is deleted.");
     } catch (failure) {
       if (!this.signal.aborted) this.problem.replaceChildren(shownFailure(failure));

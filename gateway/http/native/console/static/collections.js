@@ -91,7 +91,7 @@ class CollectionsPage {
     try {
       await call("v1/collections", { method: "POST", body });
       announce(`The collection ${name} is made.`);
-      location.hash = `#/collections/${encodeURIComponent(name)}`;
+      if (!this.signal.aborted) location.hash = `#/collections/${encodeURIComponent(name)}`;
     } catch (failure) {
       if (!this.signal.aborted) this.problem.replaceChildren(shownFailure(failure));
     }

@@ -22,6 +22,7 @@ class ExecutionList {
     this.query = query;
     this.signal = signal;
     this.token = "";
+    this.isLoading = false;
   }
 
   show() {
@@ -58,6 +59,7 @@ class ExecutionList {
     const query = new URLSearchParams(chosen.map((control) => [control.id, control.value.trim()]));
     const address = `#/executions${query.size ? `?${query}` : ""}`;
     if (location.hash === address) {
+      if (this.isLoading) return;
       this.token = "";
       this.rows.replaceChildren();
       this.load();
@@ -68,6 +70,8 @@ class ExecutionList {
 
   /** Add the next page. */
   async load() {
+    if (this.isLoading) return; // A second press would show the same rows again.
+    this.isLoading = true;
     const asked = new URLSearchParams({ page_size: PAGE, page_token: this.token });
     const [session, state, mode] = ["session", "state", "mode"].map((name) => this.query.get(name));
     if (session) asked.set("session_id", session);
@@ -86,6 +90,8 @@ class ExecutionList {
     } catch (failure) {
       if (this.signal.aborted) return;
       this.note.replaceWith((this.note = h("div", { role: "alert" }, shownFailure(failure))));
+    } finally {
+      this.isLoading = false;
     }
   }
 }

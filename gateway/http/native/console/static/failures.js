@@ -25,6 +25,7 @@ const NEXT_OF_CODE = {
   CANCELLED_TIMEOUT: "Send it again, and ask for less or allow more time.",
   ALREADY_EXISTS: "Choose another name or id.",
   ABORTED: "Wait until what uses it has ended, then try again.",
+  FILE_UNREADABLE: "Choose the file again; in place of a folder, choose its files.",
   NO_CONNECTION: "See whether `pagantic serve` runs and this machine has a network, then try again.",
 };
 const NEXT_OF_CATEGORY = {

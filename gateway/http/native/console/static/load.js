@@ -50,6 +50,7 @@ class LoadPage {
       this.isLost = isLost;
     };
     this.isLost = false;
+    this.problem.replaceChildren();
     this.following?.abort();
     this.following = new AbortController();
     const signal = AbortSignal.any([this.signal, this.following.signal]);
@@ -58,21 +59,20 @@ class LoadPage {
     } catch (failure) {
       if (signal.aborted) return;
       this.updated.textContent = "";
-      this.problem.replaceChildren(shownFailure(failure, [["Try again", () => this.#again()]]));
+      this.problem.replaceChildren(shownFailure(failure, [["Try again", () => this.follow()]]));
     }
-  }
-
-  #again() {
-    this.problem.replaceChildren();
-    this.follow();
   }
 
   #pause() {
     this.isPaused = !this.isPaused;
     this.pauseButton.setAttribute("aria-pressed", String(this.isPaused));
     announce(this.isPaused ? "Paused." : "It goes on.");
-    if (this.isPaused) this.following.abort();
-    else this.follow();
+    if (!this.isPaused) {
+      this.follow();
+      return;
+    }
+    this.following.abort();
+    this.problem.replaceChildren(); // Nothing is tried again.
   }
 
   async #load(signal) {

@@ -26,7 +26,10 @@ export async function showSessions(main, signal) {
   const note = h("div", { class: "empty", role: "alert" }, "Loading …");
   const more = h("button", { type: "button", hidden: true }, "Older ones");
   let token = "";
+  let isLoading = false;
   const load = async () => {
+    if (isLoading) return; // A second press would show the same rows again.
+    isLoading = true;
     try {
       const page = await call(`v1/sessions?${new URLSearchParams({ page_size: PAGE, page_token: token, state_key: TITLE })}`, { signal });
       const added = page.sessions.map(sessionRow);
@@ -42,6 +45,8 @@ export async function showSessions(main, signal) {
       if (signal.aborted) return;
       note.hidden = false;
       note.replaceChildren(shownFailure(failure, [["Try again", load]]));
+    } finally {
+      isLoading = false;
     }
   };
   more.addEventListener("click", load);
@@ -100,6 +105,7 @@ class SessionPage {
     this.problem = h("div", { role: "alert" });
     this.context = h("dd", {}, "Loading …");
     this.before = 0;
+    this.isLoading = false;
   }
 
   async load() {
@@ -133,12 +139,16 @@ class SessionPage {
   }
 
   async #loadOlder() {
+    if (this.isLoading) return; // A second press would show the same messages again.
+    this.isLoading = true;
     try {
       await this.#page();
       this.older.hidden = !this.before;
       this.messages.firstElementChild.focus();
     } catch (failure) {
       this.#fail(failure);
+    } finally {
+      this.isLoading = false;
     }
   }
 
@@ -212,7 +222,7 @@ class SessionPage {
     if (!(await confirmed(question))) return;
     try {
       await call(sessionPath(this.id), { method: "DELETE" });
-      location.hash = "#/sessions";
+      if (!this.signal.aborted) location.hash = "#/sessions";
       announce("The conversation is deleted.");
     } catch (failure) {
       this.#fail(failure);

@@ -70,16 +70,19 @@ export class FileQueue {
 
   async #work() {
     if (this.current) return;
-    while (this.waiting.length && !this.signal.aborted) {
-      const row = this.waiting.shift();
-      this.current = new AbortController();
-      this.stopButton.hidden = false;
-      const isStored = await row.send(this.collection, AbortSignal.any([this.signal, this.current.signal]));
-      this.counts[isStored ? "stored" : "refused"] += 1;
-      this.#sum();
-      if (isStored) this.onStored();
+    try {
+      while (this.waiting.length && !this.signal.aborted) {
+        const row = this.waiting.shift();
+        this.current = new AbortController();
+        this.stopButton.hidden = false;
+        const isStored = await row.send(this.collection, AbortSignal.any([this.signal, this.current.signal]));
+        this.counts[isStored ? "stored" : "refused"] += 1;
+        this.#sum();
+        if (isStored) this.onStored();
+      }
+    } finally {
+      this.current = null; // A mistake of the console must not keep the files that are added later from being sent.
     }
-    this.current = null;
     const hadFocus = document.activeElement === this.stopButton;
     this.stopButton.hidden = true;
     if (hadFocus) document.getElementById("files").focus();
@@ -128,6 +131,7 @@ class FileRow {
     };
     const query = new URLSearchParams({ source: this.file.name });
     try {
+      await check(this.file);
       const result = await sendFile(collectionPath(collection, `/files?${query}`), this.file, { signal, onProgress });
       if (result.outcome === "FILE_OUTCOME_FAILED") throw failureOf(result.error ?? {});
       const outcome = bare(result.outcome, "FILE_OUTCOME_");
@@ -167,6 +171,14 @@ class FileRow {
     this.state.textContent = words;
     if (kind !== "live") this.bar.hidden = true;
   }
+}
+
+/** Throw a CallFailure for what cannot be read: the browser would say that the connection was lost. */
+async function check(file) {
+  await file.slice(0, 1).arrayBuffer().catch(() => {
+    const message = "the file cannot be read: it is a folder, or it has changed since it was chosen";
+    throw new CallFailure({ code: "FILE_UNREADABLE", message });
+  });
 }
 
 function size(bytes) {

@@ -109,6 +109,9 @@ record Commands(Connection connection) {
 
     /** Returns a response that succeeded. */
     private static SystemResponse checked(SystemResponse response) {
+        if (response == null) {
+            throw Resume.ended();
+        }
         if (response.hasError()) {
             throw Failure.ofResponse(response.getError());
         }

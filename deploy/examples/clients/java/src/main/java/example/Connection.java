@@ -37,6 +37,9 @@ final class Connection implements AutoCloseable {
     Connection() throws IOException, GeneralSecurityException {
         String named = setting("PAGANTIC_ADDRESS", "localhost:50051");
         address = URI.create(named.contains("://") ? named : "http://" + named);
+        if (address.getHost() == null) {
+            throw new IOException("PAGANTIC_ADDRESS has no host: call host:port or https://host:port");
+        }
         timeout = Duration.ofMillis(Math.round(1000 * Double.parseDouble(setting("PAGANTIC_TIMEOUT_S", "120"))));
         credentials = isEncrypted() ? trust(setting("PAGANTIC_TLS_CA_FILE", "")) : InsecureChannelCredentials.create();
         String key = setting("PAGANTIC_API_KEY", "").strip();

@@ -68,6 +68,14 @@ final class Resume {
                 return;
             }
         }
+        if (answer.response() == null) { // A stream that ends without a status counts as a lost connection.
+            throw ended();
+        }
+    }
+
+    /** Returns the error of a stream that ended before its execution. */
+    static StatusRuntimeException ended() {
+        return Status.UNAVAILABLE.withDescription("the stream ended before its execution").asRuntimeException();
     }
 
     /** Returns the stream of the request, which is begun where no event of it has arrived; the same id begins it once. */
