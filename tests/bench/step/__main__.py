@@ -41,7 +41,8 @@ def _say(text: str) -> None:
 def _bare_ms(threads: int, sequences: int, tokens: int) -> float:
     """Return the time of a step of so many sequences of that length in a process of its own."""
     command = [sys.executable, "-m", "tests.bench.step.bare_steps", str(threads), str(sequences), str(tokens)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(printed.splitlines()[-1])  # The engine may log what it thinks of a model before that.
 
 
 def _report(clients: int, spent: Snapshot, measured: Measurement, bare_ms: float) -> str:
