@@ -20,7 +20,7 @@ POLICY = {
 
 
 IMPORT = re.compile(r"""(?:from|import) "\./([\w.]+)";""")
-LATER = re.compile(r"""import\("\./([\w.]+)"\)""")
+LATER = re.compile(r'''(?:import|showFrom)\("\./([\w.]+)"''')
 
 
 async def page_and_files(server):
