@@ -27,17 +27,23 @@ def read_commands(environment: Mapping[str, str]) -> Command:
     """Return the description of the commands, from the cache where it is of these commands."""
     file = cache_folder(environment) / "commands.json"
     version = _version()
-    try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["version"] == version:
-            commands: Command = kept["commands"]
-            return commands
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is none yet, or it cannot be read: describe the commands again
+    kept = _kept(file, version)
+    if kept is not None:
+        return kept
     from gateway.completion.tree import describe_commands  # noqa: PLC0415 - it loads all commands
 
     commands = describe_commands()
     _write(file, json.dumps({"version": version, "commands": commands}))
+    return commands
+
+
+def _kept(file: Path, version: str) -> Command | None:
+    """Return the commands of a file; None if it is not there, cannot be read, or is of another version."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        commands: Command | None = kept["commands"] if kept["version"] == version else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
     return commands
 
 

@@ -47,7 +47,8 @@ def _answer_through_typer(environment: Mapping[str, str], shell: str, variable: 
         return [CompletionItem(word, help=text or None) for word, text in _items(environment, args, incomplete)]
 
     line = kind(TyperCommand("pagantic"), {}, "pagantic", variable)
-    line.get_completions = complete  # type: ignore[method-assign] # its own would load every command
+    # The method of the class would load every command.
+    line.get_completions = complete  # type: ignore[method-assign]
     print(line.complete())  # noqa: T201 - the shell reads it
     return True
 

@@ -58,7 +58,8 @@ def test_results_show_themselves(shown):
     assert "execution notebook: CHAT, COMPLETE" in html_of(execution)
     rows_of_text = re.findall(r"^ +\d+ ", "".join(timeline["text/plain"]), re.MULTILINE)
     assert rows_of_text
-    assert html_of(timeline).count("<tr>") == len(rows_of_text) + 1  # and the names of the columns
+    names_of_columns = 1
+    assert html_of(timeline).count("<tr>") == len(rows_of_text) + names_of_columns
     assert "inference.end" in html_of(timeline)
 
 

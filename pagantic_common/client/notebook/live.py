@@ -55,7 +55,8 @@ def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemRes
     try:
         return raise_for_error(_drawn(events))
     finally:
-        if isinstance(events, Generator):  # its request would run on when the user interrupts the cell
+        # The request would run on when the user interrupts the cell.
+        if isinstance(events, Generator):
             events.close()
 
 

@@ -81,7 +81,8 @@ class SpinSwitch:
 @cache
 def _libgomp() -> ctypes.CDLL | None:
     """Return the library that llama.cpp has loaded, whatever a wheel calls its file; None without one."""
-    importlib.import_module("llama_cpp")  # which loads it
+    # Importing the binding loads the library.
+    importlib.import_module("llama_cpp")
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

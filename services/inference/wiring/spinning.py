@@ -35,7 +35,8 @@ async def open_spinning(settings: InferenceSettings) -> AsyncIterator[None]:
     finally:
         following.cancel()
         await asyncio.wait([following])
-        switch.set_long(True)  # so that its team ends
+        # The sleeping team ends with this.
+        switch.set_long(True)
 
 
 async def _follow(switch: SpinSwitch, spare: int) -> None:
