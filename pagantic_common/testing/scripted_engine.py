@@ -81,6 +81,7 @@ class ScriptedEngine:
         self.vocabulary = ByteVocabulary()
         self.max_batch_tokens = 64
         self.max_prompt_batch_tokens = 256
+        self.mixes_steps = True
         self.longest_token_bytes = longest_token_bytes
         self.kv_capacity_tokens = kv_capacity_tokens
         self.max_sequences = max_sequences

@@ -97,6 +97,10 @@ class TextEngine(Tokenizer, Protocol):
         """Most tokens of one `decode` that wants at most one row of each slice; not below `max_batch_tokens`."""
 
     @property
+    def mixes_steps(self) -> bool:
+        """Whether outputs and prompts in one `decode` take no longer than in two."""
+
+    @property
     def kv_capacity_tokens(self) -> int:
         """Cells of the KV cache; sequences that share tokens share their cells."""
 

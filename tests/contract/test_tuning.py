@@ -137,6 +137,7 @@ async def test_the_real_engine_changes_between_requests_and_answers_as_before():
     limits = generation.loop.scheduler.limits
     assert engine.max_batch_tokens == limits.step_tokens == TILE_TOKENS - 1
     assert engine.max_prompt_batch_tokens == limits.prompt_step_tokens == 4 * 64
+    assert engine.mixes_steps is limits.mixes_steps is False
     assert all(texts)
     assert await text()
     back = {"threads": 1, "flash_attention": False, "batch_tokens": 32}

@@ -44,7 +44,11 @@ def generation_over(
     loop = EngineLoop(
         engine,
         limits=Limits(
-            engine.max_batch_tokens, max_running, queue_capacity, prompt_step_tokens=engine.max_prompt_batch_tokens
+            engine.max_batch_tokens,
+            max_running,
+            queue_capacity,
+            prompt_step_tokens=engine.max_prompt_batch_tokens,
+            mixes_steps=engine.mixes_steps,
         ),
         max_idle_tokens=256,
         max_parked_bytes=max_parked_bytes,

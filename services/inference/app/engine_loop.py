@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
@@ -250,8 +251,13 @@ class EngineLoop:
             error = raised
         with self._changed:
             self._change = None
-            sizes = (self.engine.max_batch_tokens, self.engine.max_prompt_batch_tokens)
-            self.scheduler.renew(self._empty_tree(), *sizes, root=self._new_root())
+            limits = replace(
+                self.scheduler.limits,
+                step_tokens=self.engine.max_batch_tokens,
+                prompt_step_tokens=self.engine.max_prompt_batch_tokens,
+                mixes_steps=self.engine.mixes_steps,
+            )
+            self.scheduler.renew(self._empty_tree(), limits, self._new_root())
         if done.done():  # `give_up` has failed it
             return
         if error is None:

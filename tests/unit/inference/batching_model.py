@@ -29,6 +29,7 @@ class Bench:
         engine=None,
         step_tokens=16,
         prompt_steps=1,
+        mixes_steps=True,
         max_running=8,
         queue_capacity=100,
         capacity=400,
@@ -51,7 +52,9 @@ class Bench:
         saving = Saving(ROOT, block_tokens=block) if block else None
         self.drafts = drafts
         draft_model = drafts.model if drafts else None
-        limits = Limits(step_tokens, max_running, queue_capacity, memo, weights or {}, prompt_steps * step_tokens)
+        limits = Limits(
+            step_tokens, max_running, queue_capacity, memo, weights or {}, prompt_steps * step_tokens, mixes_steps
+        )
         self.scheduler = Scheduler(tree, limits, saving, draft_model)
         self.block = block
         self.stored = {} if stored is None else stored

@@ -37,6 +37,7 @@ BENCHES = st.fixed_dictionaries(
     {
         "step_tokens": st.integers(2, 40),
         "prompt_steps": st.sampled_from([1, 4]),
+        "mixes_steps": st.booleans(),
         "costs": st.sampled_from([None, lambda rows: rows * 1e-4, lambda rows: 0.01 + rows * 1e-2]),
         "max_running": st.integers(1, 6),
         "capacity": st.integers(70, 200),

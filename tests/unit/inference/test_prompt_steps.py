@@ -1,5 +1,9 @@
 """When a step of prompts may be larger than a step that outputs wait for."""
 
+from itertools import pairwise
+
+import pytest
+
 from tests.unit.inference.batching_model import Bench
 
 
@@ -30,3 +34,30 @@ def test_a_slow_machine_takes_short_steps():
     bench.submit([97] * 150, max_tokens=1)
     bench.run()
     assert max(sizes_of(bench)) == 32, "a step of 32 tokens takes 0.29 s, and one of 64 twice as long"
+
+
+@pytest.mark.parametrize("mixes_steps", [True, False])
+def test_outputs_and_prompts_take_turns_where_the_engine_computes_them_faster_apart(mixes_steps):
+    bench = Bench(step_tokens=32, mixes_steps=mixes_steps, capacity=2000)
+    for letter in (97, 98):
+        bench.submit([letter] * 20, max_tokens=40)
+    for _ in range(4):
+        bench.step()
+    bench.submit([99] * 300, max_tokens=3)
+    bench.run()
+    kinds = [{len(part.tokens) > 16 for part in slices} for _, slices in bench.trace if slices]
+    with_prompts = [True in kind for kind in kinds]
+    assert any(kind == {True, False} for kind in kinds) is mixes_steps
+    during = with_prompts[with_prompts.index(True, 4) :]
+    first_after = len(during) - during[::-1].index(True)
+    alternates = all(now != then for now, then in pairwise(during[:first_after]))
+    assert alternates is not mixes_steps, during
+
+
+def test_outputs_wait_for_a_shorter_step_of_prompts_than_a_lone_prompt_takes():
+    bench = Bench(step_tokens=16, prompt_steps=8, mixes_steps=False, costs=lambda rows: rows * 0.003, capacity=2000)
+    bench.submit([97, 98], max_tokens=60)
+    bench.step()
+    bench.submit([99] * 400, max_tokens=1)
+    bench.run()
+    assert max(sizes_of(bench)[1:20]) == 64, "it takes 0.19 s, and one of 128 tokens twice as long"

@@ -157,7 +157,8 @@ def test_an_engine_that_changed_adopts_nothing_of_before():
     for _ in range(2):
         bench.submit(PROMPT)
         bench.run()
-    bench.scheduler.renew(Bench(parked=200).scheduler.tree, 16, root=root_of("another"))
+    scheduler = bench.scheduler
+    scheduler.renew(Bench(parked=200).scheduler.tree, scheduler.limits, root_of("another"))
     bench.submit(PROMPT)
     assert not bench.adopted
 

@@ -104,7 +104,8 @@ class LlamaCppEngine:
         self._options = options
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._max_batch_tokens = batch_tokens
-        if options.flash_attention and not options.gpu_layers:
+        self._has_tiles = options.flash_attention and not options.gpu_layers
+        if self._has_tiles:
             self._max_batch_tokens = min(batch_tokens, TILE_TOKENS - 1)
         self._max_prompt_batch_tokens = int(params.n_batch)
         self._kv_capacity_tokens = int(llama_cpp.llama_n_ctx(self._context))
@@ -138,6 +139,15 @@ class LlamaCppEngine:
     def max_prompt_batch_tokens(self) -> int:
         """Most tokens of one `decode` that wants at most one row of each slice."""
         return self._max_prompt_batch_tokens
+
+    @property
+    def mixes_steps(self) -> bool:
+        """Whether outputs and prompts in one `decode` take no longer than in two.
+
+        With flash attention on a CPU they do: few rows are computed one by one, which is slow for prompts, and many in
+        tiles, in which each row visits the cells of all sequences.
+        """
+        return not self._has_tiles
 
     @property
     def kv_capacity_tokens(self) -> int:

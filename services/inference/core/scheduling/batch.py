@@ -4,7 +4,8 @@ Each tenant gets its share of the tokens, and what it does not need goes to the 
 pending tokens come first, the longest unserved first, so that all decoding branches continue together. Then come
 prompts: the oldest gets at least half of the rest, so that it is not starved, and the shortest ones get the other half,
 so that they need not wait for long ones. Drafts come last. A prompt is deferred while another one computes its next
-tokens in the same batch; it shares them afterwards.
+tokens in the same batch; it shares them afterwards. An engine that computes outputs and prompts faster apart gets them
+in turns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from services.inference.core.decoding.images import Embeddings, embeddings_at
 from services.inference.core.scheduling.branches import Branch
@@ -20,6 +22,7 @@ from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
 _LONGEST_PROMPT_STEP_S = 0.3
+_LONGEST_WAIT_S = 0.2  # of outputs for a step of prompts
 _WORTH_WAITING = 16  # tokens that another prompt computes; fewer are computed again sooner than they are shared
 
 
@@ -90,18 +93,43 @@ class Work:
         return self.slice
 
 
+class Turn(Enum):
+    """What a step computes, if there is both."""
+
+    OUTPUTS = auto()
+    PROMPTS = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Tokens of one step: `step`, or up to `prompt`, if that is more and no output waits for the step."""
+    """Tokens of one step: `step`, or up to `prompt`, if that is more and the step computes no output.
+
+    Without a `turn`, outputs and prompts are computed together.
+    """
 
     step: int
     prompt: int = 0
+    turn: Turn | None = None
+
+
+def turn_of(work: Sequence[Work]) -> Turn:
+    """Tell whether a step computes prompts, with outputs or without."""
+    if any(_is_prompt(item.branch) for item in work):
+        return Turn.PROMPTS
+    return Turn.OUTPUTS
 
 
 def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> list[Work]:
     """Return the work of one step, within its budget; marks the deferred prompts."""
     work: list[Work] = []
-    most = _most_tokens(seated, budget, costs)
+    longest_s = _LONGEST_PROMPT_STEP_S
+    if budget.turn is not None:
+        outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
+        prompts = [branch for branch in seated if _is_prompt(branch)]
+        if outputs and prompts:
+            longest_s = _LONGEST_WAIT_S
+            seated = prompts if budget.turn is Turn.PROMPTS else outputs
+    most = _most_tokens(seated, budget, costs, longest_s)
     left = most
     tenants = _by_tenant(seated, most)
     weights = [branches[0].ticket.weight for branches in tenants]
@@ -118,13 +146,22 @@ def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -
     return work
 
 
-def _most_tokens(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> int:
+def _is_prompt(branch: Branch) -> bool:
+    return branch.pending > _SHORT
+
+
+def _most_tokens(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, longest_s: float) -> int:
     """Return the tokens of a step. Large ones compute prompts faster, but a cancel and a new request wait for them."""
-    most = budget.step
     if any(branch.ticket.is_prompted for branch in seated):
-        return most
-    while 2 * most <= budget.prompt and 0 < costs.bound(2 * most) <= _LONGEST_PROMPT_STEP_S:
-        most *= 2
+        return budget.step
+    sizes = [max(budget.step, budget.prompt)]
+    while sizes[-1] // 2 >= budget.step:
+        sizes.append(sizes[-1] // 2)
+    most = next((size for size in sizes if 0 < costs.bound(size) <= longest_s), sizes[-1])
+    rest = sum(branch.pending for branch in seated) - most
+    # A step of fewer tokens would take longer than they take in this one.
+    if budget.turn is not None and 0 < rest < budget.step and most + rest <= budget.prompt:
+        return most + rest
     return most
 
 
@@ -147,8 +184,8 @@ def _add_all(work: list[Work], branches: Sequence[Branch], left: int) -> int:
     """Add the work of one tenant, at most `left` tokens, and return the tokens that are left."""
     if left <= 0:
         return left
-    prompts = sorted((b for b in branches if b.pending > _SHORT), key=lambda b: (b.pending, b.ticket.number))
-    short = sorted((b for b in branches if b.pending <= _SHORT), key=lambda b: (b.last_served, b.ticket.number))
+    prompts = sorted((b for b in branches if _is_prompt(b)), key=lambda b: (b.pending, b.ticket.number))
+    short = sorted((b for b in branches if not _is_prompt(b)), key=lambda b: (b.last_served, b.ticket.number))
     reserve = 0
     if prompts:
         reserve = min(max(1, left // 4), left - 1)

@@ -11,7 +11,7 @@ turn loses its sequence and computes its tokens again later. `apply` takes the r
 candidate draw (see `advancing.py`), and returns the events.
 
 Invariants:
-    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` where no output waits for it, and its cells fit
+    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` where it computes no output, and its cells fit
        into the cache.
     2. Every candidate of an admitted request ends exactly once, and its request after it.
     3. No branch with pending tokens waits for ever: the branch with the first turn is never preempted, every
@@ -31,7 +31,7 @@ import numpy as np
 
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.advancing import Advancing
-from services.inference.core.scheduling.batch import Slice, StepBudget, Work, fill_batch
+from services.inference.core.scheduling.batch import Slice, StepBudget, Turn, Work, fill_batch, turn_of
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
 from services.inference.core.scheduling.cached_prompts import CachedPrompts
 from services.inference.core.scheduling.cells.cache_owners import CacheOwners
@@ -64,7 +64,7 @@ class Limits:
     """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0.
 
     A tenant has the weight 1, unless `weights` has another. `prompt_step_tokens` is not less than `step_tokens`, or 0,
-    which stands for the same.
+    which stands for the same. Unless `mixes_steps`, outputs and prompts are computed in turns.
     """
 
     step_tokens: int
@@ -73,6 +73,7 @@ class Limits:
     memo_rows: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
     prompt_step_tokens: int = 0
+    mixes_steps: bool = True
 
 
 class Scheduler:
@@ -103,6 +104,7 @@ class Scheduler:
         self._cached_prompts = CachedPrompts()
         self._numbers = 0
         self._steps = 0
+        self._last_turn = Turn.OUTPUTS
         self._now_s = 0.0
 
     @property
@@ -208,8 +210,8 @@ class Scheduler:
         self._drop(now_s, events)
         self._seating.fill(now_s)
         self._serve_from_memo(events)
-        budget = StepBudget(self.limits.step_tokens, self.limits.prompt_step_tokens)
-        work = fill_batch(self._seating.seated(), budget, self.costs)
+        work = fill_batch(self._seating.seated(), self._budget(), self.costs)
+        self._last_turn = turn_of(work)
         if self.draft_model is not None:
             left = max(0, self.limits.step_tokens - sum(item.tokens for item in work))
             self.draft_model.plan(work, self._seating.branches, left, self.costs)
@@ -282,15 +284,21 @@ class Scheduler:
         self._cached_prompts.clear()
         return []
 
-    def renew(self, tree: PrefixTree, step_tokens: int, prompt_step_tokens: int = 0, root: bytes = b"") -> None:
-        """Continue with an empty cache, other step sizes, and blocks of a root; only while no sequence is decoded."""
+    def renew(self, tree: PrefixTree, limits: Limits, root: bytes = b"") -> None:
+        """Continue with an empty cache, other steps, and blocks of a root; only while no sequence is decoded."""
         tree.changes = self.tree.changes + 1
         self._seating.tree = tree
-        self.limits = replace(self.limits, step_tokens=step_tokens, prompt_step_tokens=prompt_step_tokens)
+        self.limits = limits
         self.costs = StepCosts()
         self.saving.restart(root)
         self._memo.clear()
         self._cached_prompts.clear()
+
+    def _budget(self) -> StepBudget:
+        turn = None
+        if not self.limits.mixes_steps:
+            turn = Turn.OUTPUTS if self._last_turn is Turn.PROMPTS else Turn.PROMPTS
+        return StepBudget(self.limits.step_tokens, self.limits.prompt_step_tokens, turn)
 
     def _judge(self, item: Work, accepted: int) -> int:
         """Learn from the draft of an item, if it had one; return the tokens that the draft model gained."""

@@ -32,6 +32,7 @@ def open_loop(
             MEMO_ROWS,
             settings.tenant_weights,
             engine.max_prompt_batch_tokens,
+            engine.mixes_steps,
         ),
         max_idle_tokens=settings.max_idle_tokens,
         max_parked_bytes=parked_bytes,
