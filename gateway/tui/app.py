@@ -40,7 +40,7 @@ class TerminalApp(App[None]):
     TITLE = "pagantic"
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]  # noqa: RUF012 - as textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "toggle_sessions", "Sessions"),
         Binding("ctrl+n", "begin_conversation", "New"),

@@ -276,4 +276,3 @@ class ChatPane(Vertical):
 
     def _warn(self, text: str) -> None:
         self.notify(visible_text(text), severity="warning", markup=False, timeout=8)
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -131,10 +131,10 @@ class OptionsScreen(ModalScreen[Choices | None]):
 
 def _menu(name: str, otherwise: str, values: Iterable[str], chosen: str) -> Select[str]:
     """Return a menu; its first line is the default, whose value is empty."""
-    lines: list[tuple[Content, str]] = [(plain(otherwise), "")]
+    lines: list[tuple[Any, str]] = [(plain(otherwise), "")]
     lines += [(plain(value), value) for value in dict.fromkeys(values) if value]
     value = chosen if chosen in [value for _, value in lines] else ""
-    return Select(lines, allow_blank=False, value=value, id=name, compact=True)  # type: ignore[arg-type] - as a visual
+    return Select(lines, allow_blank=False, value=value, id=name, compact=True)
 
 
 def _field(text: str) -> TextArea:

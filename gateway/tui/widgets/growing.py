@@ -31,6 +31,8 @@ class GrowingText(Vertical):
 
     def __init__(self, *, classes: str = "") -> None:
         super().__init__(classes=classes)
+        self._part = TextPart()
+        self._is_ready = False
         self._blocks: list[str] = []
         self._last = Plain()
         self._rest = Plain(classes="less")
@@ -41,8 +43,18 @@ class GrowingText(Vertical):
         yield self._last
         yield self._rest
 
+    def on_mount(self) -> None:
+        """Show what was given meanwhile."""
+        self._is_ready = True
+        self.show(self._part)
+
     def show(self, part: TextPart) -> None:
         """Show a text; one that does not continue the last one begins anew."""
+        self._part = part
+        if self._is_ready:
+            self._draw(part)
+
+    def _draw(self, part: TextPart) -> None:
         known = sum(map(len, self._blocks))
         if part.text[:known] != "".join(self._blocks):
             self.query(".block").remove()

@@ -42,8 +42,8 @@ class SessionsPane(OptionList):
         self._listed: Sequence[Listed] = ()
 
     def show(self, listed: Sequence[Listed], current: str, *, has_more: bool = False) -> None:
-        """Show the conversations, and mark the current one."""
-        marked = self.highlighted_session
+        """Show the conversations, and mark the current one. The cursor stays where somebody moves it."""
+        marked = self.highlighted_session if self.has_focus else None
         self._listed = listed
         self.clear_options()
         self.add_options([Option(_prompt_of(one, is_current=one.session_id == current)) for one in listed])

@@ -70,8 +70,14 @@ class TimelinePane(VerticalScroll):
 
 def _visible(row: TimelineRow) -> TimelineRow:
     """Return a row in which each text is short and shows its control characters."""
-    names = ("layer", "action", "what", "caused_by", "error")
-    return replace(row, **{name: _bounded(getattr(row, name)) for name in names})
+    return replace(
+        row,
+        layer=_bounded(row.layer),
+        action=_bounded(row.action),
+        what=_bounded(row.what),
+        caused_by=_bounded(row.caused_by),
+        error=_bounded(row.error),
+    )
 
 
 def _bounded(text: str) -> str:

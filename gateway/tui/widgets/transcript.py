@@ -19,7 +19,7 @@ class Transcript(VerticalScroll):
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
-        self._notice = Plain(WELCOME, classes="notice")
+        self._notice = Plain(WELCOME, classes="notice welcome")
         self._failure = FailureView()
         self._views: list[TurnView] = []
         self._is_open = False

@@ -13,7 +13,8 @@ from gateway.tui.widgets.plain import Plain, plain
 from gateway.tui.work.answer import CallPart, TextPart
 from gateway.tui.work.conversation import Turn
 from gateway.tui.work.steps import Failure
-from pagantic_common.client.descriptions import count_of, describe_usage
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client.descriptions import count_of
 from pagantic_common.domain.text.terminal import plain_json
 
 MAX_SAID_CHARS: Final = 4_000
@@ -65,7 +66,7 @@ class TurnView(Vertical):
             self._failure.show_failure(Failure.of(error, answer.request_id))
         self._foot.display = answer.response is not None
         if answer.response is not None:
-            self._foot.show(f"{answer.request_id}: {describe_usage(answer.response.token_usage)}")
+            self._foot.show(describe_end(answer.response))
 
     def fail(self, failure: Failure) -> None:
         """Show why the answer cannot be had."""
@@ -165,6 +166,15 @@ class FailureView(Plain):
         """Say that the answer was stopped, which is none of a failure."""
         self.add_class("stopped")
         self.show("stopped; the text so far stays in the conversation, marked as cut")
+
+
+def describe_end(response: execution_pb2.SystemResponse) -> str:
+    """Return the request's id and what it used, in few words."""
+    usage = response.token_usage
+    used = f"{usage.prompt_tokens:,} + {usage.output_tokens:,} tokens"
+    if usage.cached_prompt_tokens:
+        used += f", {usage.cached_prompt_tokens:,} cached"
+    return f"request {response.request_id}: {used}, {usage.tokens_per_second:.0f} tokens/s"
 
 
 def describe_call(call: CallPart) -> str:

@@ -111,9 +111,7 @@ class Answer:
     def take(self, event: event_pb2.ExecutionEvent) -> None:
         """Read the next event."""
         self.version += 1
-        kind = event.WhichOneof("event")
-        if kind is None:  # an event of a newer version
-            kind = ""
+        kind = event.WhichOneof("event") or ""  # empty for an event of a newer version
         if kind in _TAKES:
             _TAKES[kind](self, event)
         if kind not in STREAMED and event.sequence > self.sequence:

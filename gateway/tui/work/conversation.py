@@ -174,4 +174,3 @@ def _title_of(session: session_pb2.Session) -> str:
     except ValueError:
         return ""
     return title if isinstance(title, str) else ""
-

@@ -20,8 +20,10 @@ _NEXT_OF_CODE: Final = {
 _NEXT_OF_CLASS: Final[tuple[tuple[type[PaganticError], str], ...]] = (
     (
         Unreachable,
-        "start the services with `pagantic up` in another terminal, or set PAGANTIC_ADDRESS, or PAGANTIC_TLS as the "
-        "services have it; then send it again",
+        (
+            "start the services with `pagantic up` in another terminal, or set PAGANTIC_ADDRESS, or PAGANTIC_TLS as "
+            "the services have it; then send it again"
+        ),
     ),
     (
         MessageTooLarge,
