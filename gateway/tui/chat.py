@@ -22,7 +22,6 @@ from gateway.tui.work.steps import Failure
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.domain.text.terminal import visible_text
 
 DRAW_S: Final = 0.1
 
@@ -271,8 +270,7 @@ class ChatPane(Vertical):
         return self._newest.turn.answer.usage(window)
 
     def _warn_of(self, error: PaganticError) -> None:
-        failure = Failure.of(error)
-        self._warn(f"{failure.code}: {failure.message}\nnext: {failure.next_step}")
+        self._warn(Failure.of(error).in_short)
 
     def _warn(self, text: str) -> None:
-        self.notify(visible_text(text), severity="warning", markup=False, timeout=8)
+        self.notify(text, severity="warning", markup=False, timeout=8)

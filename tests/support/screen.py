@@ -13,9 +13,11 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import pyte
 
+PAGANTIC = str(Path(sys.executable).with_name("pagantic"))
 LIMIT_S = 60.0
 # Gives the program the terminal, as a shell does, and the signals of one that was not started in the background.
 _LAUNCH = (
@@ -47,7 +49,7 @@ class Screen:
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
-            env=environment | {"TERM": "xterm-256color"},
+            env=environment,
         )
 
     def _set_size(self, columns, rows):
@@ -77,8 +79,8 @@ class Screen:
             await self._read()
 
     async def paste(self, text):
-        """Paste a text, as terminals do for a program that asked for brackets around it."""
-        await self.type(f"\x1b[200~{text}\x1b[201~")
+        """Paste a text, as terminals do for a program that asked for brackets around it: without ESC."""
+        await self.type("\x1b[200~" + text.replace("\x1b", "") + "\x1b[201~")
 
     async def wait_for(self, pattern):
         """Wait until the screen shows a text that the pattern matches; returns the match."""

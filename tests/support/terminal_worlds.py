@@ -5,6 +5,18 @@ import asyncio
 from services.orchestrator.core.model.response import InferenceDelta
 from tests.support.scripted_services import ScriptedInference, answer
 
+# What a model may say to steer a terminal, and what is shown of it.
+CONTROLS = {
+    "\x1b[31mred\x1b[0m": "␛[31mred␛[0m",
+    "\x1b]8;;http://evil.example\x07click\x1b]8;;\x07": "␛]8;;http://evil.example␇click␛]8;;␇",
+    "\x1b]0;owned\x07": "␛]0;owned␇",
+    "\x1b]52;c;b3duZWQ=\x07": "␛]52;c;b3duZWQ=␇",
+    "c1\x9b2Jx": "c1«U+009B»2Jx",
+    "old\rnew": "old␍new",
+    "gpj\u202eexe": "gpj«U+202E»exe",
+    "back\b\b\bx": "back␈␈␈x",
+}
+
 
 class Thinking(ScriptedInference):
     """Reasons, and answers."""

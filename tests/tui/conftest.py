@@ -10,7 +10,7 @@ from pagantic_common.client import AsyncClient
 from tests.support import needs
 from tests.support.mcp_app import deployment
 from tests.support.relay import relaying
-from tests.support.screen import Screen
+from tests.support.screen import PAGANTIC, Screen
 from tests.support.terminal_person import Person
 
 WHOLE = os.environ.get("PAGANTIC_TEST_TERMINAL") == "all"
@@ -47,11 +47,11 @@ def screen(tmp_path):
     """Return what runs `pagantic` on a terminal of its own before these services."""
 
     @asynccontextmanager
-    async def open_screen(services=None, *command, columns=80, rows=24, address=None, **orchestrator):
+    async def open_screen(services=None, *, columns=80, rows=24, address=None, term="xterm-256color", **orchestrator):
         async with deployment(tmp_path, services, **orchestrator) as world:
             environment = {key: value for key, value in os.environ.items() if not key.startswith("PAGANTIC_")}
             environment |= {"PAGANTIC_ADDRESS": address or world.address, "PAGANTIC_STATE": str(tmp_path / "state")}
-            opened = Screen(["pagantic", *command], environment, columns=columns, rows=rows)
+            opened = Screen([PAGANTIC], environment | {"TERM": term}, columns=columns, rows=rows)
             opened.world = world
             try:
                 yield opened

@@ -6,19 +6,9 @@ from gateway.tui.work.answer import MAX_SHOWN
 from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices
 from pagantic_common.domain.messages import ToolCall
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
-from tests.support.terminal_worlds import Fast, Thinking
+from tests.support.terminal_worlds import CONTROLS, Fast, Thinking
 
 MARKUP = ["[bold red]x[/]", "[link=http://evil.example]click[/link]", "[@click=app.exit]bye[/]", "[/]", "[", "\\[x]"]
-CONTROLS = {
-    "\x1b[31mred\x1b[0m": "␛[31mred␛[0m",
-    "\x1b]8;;http://evil.example\x07click\x1b]8;;\x07": "␛]8;;http://evil.example␇click␛]8;;␇",
-    "\x1b]0;owned\x07": "␛]0;owned␇",
-    "\x1b]52;c;b3duZWQ=\x07": "␛]52;c;b3duZWQ=␇",
-    "c1\x9b2Jx": "c1«U+009B»2Jx",
-    "old\rnew": "old␍new",
-    "gpj\u202eexe": "gpj«U+202E»exe",
-    "back\b\b\bx": "back␈␈␈x",
-}
 
 
 async def test_markup_and_controls_of_a_model_and_a_tool_are_shown_as_text(terminal):

@@ -7,6 +7,7 @@ from typing import Final
 
 from gateway.cli.failures import next_step_of
 from pagantic_common.domain.errors import Aborted, DeadlineExceeded, ErrorCode, PaganticError
+from pagantic_common.domain.text.terminal import visible_text
 from pagantic_common.rpc.status import MessageTooLarge, Unreachable, status_code_of
 
 _NEXT_OF_CODE: Final = {
@@ -42,6 +43,11 @@ class Failure:
     message: str
     next_step: str
     request_id: str = ""
+
+    @property
+    def in_short(self) -> str:
+        """What happened and the next step, as text that is safe for a terminal."""
+        return visible_text(f"{self.code}: {self.message}\nnext: {self.next_step}")
 
     @classmethod
     def of(cls, error: PaganticError, request_id: str = "") -> Failure:
