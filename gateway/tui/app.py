@@ -27,6 +27,7 @@ from pagantic_common.domain.errors import PaganticError, Unavailable
 from pagantic_common.domain.text.terminal import plain_text
 
 WIDE_COLUMNS: Final = 100
+TALL_ROWS: Final = 32
 AGAIN_S: Final = 2.0
 RETRY_S: Final = 2.0
 SHOWN, HIDDEN = "shown-sessions", "hidden-sessions"
@@ -41,6 +42,7 @@ class TerminalApp(App[None]):
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]  # noqa: RUF012 - as textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL_ROWS, "-tall")]  # noqa: RUF012 - as textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+o", "toggle_sessions", "Sessions"),
         Binding("ctrl+n", "begin_conversation", "New"),
@@ -114,9 +116,11 @@ class TerminalApp(App[None]):
     # ---- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's
-        """Show the key of a decision only while a call waits."""
+        """Show the key of a decision only while a call waits, and not those of what the sessions cover."""
         if action == "decide":
             return self._chat.has_waiting_call
+        if action in ("toggle_reasoning", "toggle_timeline"):
+            return not (self.screen.has_class(SHOWN) and self.screen.has_class("-narrow"))
         return True
 
     def action_toggle_sessions(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -41,6 +42,7 @@ class ChatPane(Vertical):
         self._written: Running | None = None
         self._following: Worker[None] | None = None
         self._newest: TurnView | None = None
+        self._used = (0, 0)
         self._transcript = Transcript()
         self._timeline = TimelinePane()
         self._approval = ApprovalPanel()
@@ -126,6 +128,7 @@ class ChatPane(Vertical):
         self.conversation = conversation
         views = self._transcript.show(conversation)
         self._newest = views[-1] if views else None
+        self._used = (0, 0)
         if conversation.is_running:
             self._follow(views[-1], None)
         self._show_timeline()
@@ -135,10 +138,23 @@ class ChatPane(Vertical):
 
     def leave(self) -> None:
         """Follow no answer any longer; it runs in the background, and is in its conversation later."""
+        self._name_left()
         if self._following is not None:
             self._following.cancel()
         self._following = self._written = None
         self._show_waiting()
+
+    def _name_left(self) -> None:
+        """Name a conversation whose first answer is still being written."""
+        if self._newest is None or not self.written_id or self.conversation.is_stored:
+            return
+        if self._newest.turn.answer.sequence:
+            naming = name_conversation(self.client, self.conversation.session_id, self._newest.turn.said)
+            self.run_worker(self._name_then_list(naming), group="names")
+
+    async def _name_then_list(self, naming: Coroutine[Any, Any, str]) -> None:
+        await naming
+        self.post_message(self.Changed())
 
     # ---- answers ----------------------------------------------------------------------------------------------------
 
@@ -263,11 +279,13 @@ class ChatPane(Vertical):
         self._status.show_usage(*self._usage())
 
     def _usage(self) -> tuple[int, int]:
-        """Return the tokens in the context, and the size of the window."""
+        """Return the tokens that the latest inference took, and the size of its window."""
         window = self.windows.get(self.choices.model) or next(iter(self.windows.values()), 0)
-        if self._newest is None:
-            return 0, window
-        return self._newest.turn.answer.usage(window)
+        if self._newest is not None:
+            used = self._newest.turn.answer.usage(window)
+            if used[0]:
+                self._used = used
+        return self._used[0], self._used[1] or window
 
     def _warn_of(self, error: PaganticError) -> None:
         self._warn(Failure.of(error).in_short)

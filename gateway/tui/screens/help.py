@@ -16,23 +16,24 @@ In the message
   Enter                send
   Ctrl+J               begin a line (also Shift+Enter, Alt+Enter)
   Up, Down             earlier messages, in an empty field
-  PageUp, PageDown     scroll the conversation; Ctrl+Home, Ctrl+End: its ends
+  PageUp, PageDown     scroll the conversation
+  Ctrl+Home, Ctrl+End  its first, its last line
 
 An answer
   Escape, Ctrl+C       stop it; the text so far stays
   Ctrl+R               open or fold reasoning
   Ctrl+P               decide about a tool call that waits for you
-  Ctrl+T               timeline: each event, its service and how long it took
+  Ctrl+T               timeline: events, services, durations
 
 Conversations
   Ctrl+O               sessions: Enter opens one, Delete deletes it
   Ctrl+N               begin another conversation
-  Ctrl+G               options: model, system prompt, tools, collection
+  Ctrl+G               options: model, system prompt, tools and more
 
 The program
   Tab, Shift+Tab       next, previous part of the screen
   F1                   this help; Escape closes it
-  Ctrl+Q               quit (also Ctrl+C twice); an answer goes on without you
+  Ctrl+Q               quit (also Ctrl+C twice); an answer goes on
 
 To copy text, select it with the mouse while you hold Shift.
 The context meter is the share of the model's window that the last

@@ -79,6 +79,7 @@ class OptionsScreen(ModalScreen[Choices | None]):
     def on_mount(self) -> None:
         """Begin at the first option."""
         self._problem.display = False
+        self.call_after_refresh(self.query_one(".window").scroll_home, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Use the options, or keep those that were."""

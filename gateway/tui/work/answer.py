@@ -128,8 +128,9 @@ class Answer:
         self.reasoning.cut(reasoning)
 
     def _note_stored(self, event: event_pb2.ExecutionEvent) -> None:
-        if len(self.events) < MAX_EVENTS:
-            self.events.append(event)
+        self.events.append(event)
+        if len(self.events) > MAX_EVENTS:
+            del self.events[1]  # the first one begins the time
         length = 0
         if self.parts and isinstance(last := self.parts[-1], TextPart):
             length = last.length
