@@ -84,7 +84,7 @@ class Person:
         """Send a message, and wait for the beginning of its answer alone."""
         await self.say(text)
         await self.wait_for("writing…")
-        await self.wait_until(lambda: self.app.query_one("#transcript .answer Plain"), "a part of the answer")
+        await self.wait_until(lambda: self.app.query("#transcript .answer Plain"), "a part of the answer")
 
     async def open_newest(self):
         """Open the conversation of the newest execution, as its line in the list does."""

@@ -34,7 +34,7 @@ async def test_reasoning_is_folded_until_a_key_opens_it(terminal):
         await person.wait_until(lambda: "First I count" not in person.text)
 
 
-@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+@pytest.mark.parametrize("key", ["escape", pytest.param("ctrl+c", marks=pytest.mark.whole_terminal)])
 async def test_a_key_stops_an_answer_and_the_text_so_far_stays(terminal, key):
     async with terminal(scripted_services(ScriptedInference(None))) as person:
         await person.say("hi")
@@ -51,6 +51,7 @@ async def test_a_key_stops_an_answer_and_the_text_so_far_stays(terminal, key):
         assert person.app.return_code == 0
 
 
+@pytest.mark.whole_terminal
 async def test_a_request_that_is_stopped_before_it_is_taken_is_stopped_all_the_same(terminal):
     async with terminal(scripted_services(ScriptedInference(None))) as person:
         await person.say("hi")
@@ -67,6 +68,7 @@ async def test_a_failure_shows_its_code_and_the_next_step(terminal):
         assert (await person.newest()).request_id in person.text
 
 
+@pytest.mark.whole_terminal
 async def test_a_message_that_nobody_took_is_in_the_field_again(terminal):
     async with terminal(is_relayed=True) as person:
         person.relay.cut()
@@ -80,6 +82,7 @@ async def test_a_message_that_nobody_took_is_in_the_field_again(terminal):
         await person.wait_for("hello")
 
 
+@pytest.mark.whole_terminal
 async def test_without_services_it_says_what_to_start_and_goes_on_when_they_are_there(terminal):
     async with terminal(is_relayed=True) as person:
         person.relay.cut()
@@ -104,6 +107,7 @@ async def test_a_lost_connection_costs_nothing_of_an_answer(terminal):
         assert len(inference.commands) == 1
 
 
+@pytest.mark.whole_terminal
 async def test_an_earlier_message_comes_back_by_a_key(terminal):
     async with terminal() as person:
         await person.ask("what is a lamp?")

@@ -14,6 +14,7 @@ def choose(person, **choices):
     person.app._chat.choices = Choices(tools=("clock",), **choices)
 
 
+@pytest.mark.whole_terminal
 async def test_a_call_shows_its_arguments_and_its_result(terminal):
     async with terminal(with_tool()) as person:
         choose(person)
@@ -41,6 +42,7 @@ async def test_a_call_that_waits_is_approved_by_keys_and_takes_no_key_that_was_t
         assert person.app.focused.id == "composer"
 
 
+@pytest.mark.whole_terminal
 async def test_a_call_is_denied_by_the_first_button(terminal):
     services = with_tool()
     async with terminal(services) as person:
@@ -53,6 +55,7 @@ async def test_a_call_is_denied_by_the_first_button(terminal):
         assert services.tools.calls == []
 
 
+@pytest.mark.whole_terminal
 async def test_a_call_is_approved_with_other_arguments(terminal):
     services = with_tool()
     async with terminal(services) as person:
@@ -71,6 +74,7 @@ async def test_a_call_is_approved_with_other_arguments(terminal):
         assert '✓ clock({"zone":"CET"})' in person.text
 
 
+@pytest.mark.whole_terminal
 async def test_two_calls_that_wait_are_decided_one_after_another(terminal):
     calls = [CALL, ToolCall("c2", "clock", '{"zone": "CET"}')]
     inference = ScriptedInference(answer("", calls=calls), answer("It is noon."))

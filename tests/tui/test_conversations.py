@@ -49,6 +49,7 @@ async def test_conversations_are_begun_listed_opened_and_deleted_by_keys(termina
         await person.wait_for("Ask something")
 
 
+@pytest.mark.whole_terminal
 async def test_an_answer_goes_on_while_another_conversation_is_open(terminal):
     inference = Paused()
     async with terminal(scripted_services(inference), size=WIDE) as person:
@@ -76,6 +77,7 @@ async def test_the_timeline_has_what_the_command_shows(terminal):
         await person.wait_for("execution.end")
 
 
+@pytest.mark.whole_terminal
 async def test_options_travel_with_the_next_message(terminal):
     inference = ScriptedInference()
     async with terminal(scripted_services(inference)) as person:

@@ -17,7 +17,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.domain.text.terminal import plain_json
 
-MAX_SAID_CHARS: Final = 4_000
+MAX_SAID_CHARS: Final = 1_000
 MAX_RESULT_CHARS: Final = 600
 
 
@@ -32,6 +32,7 @@ class TurnView(Vertical):
         self._body = Vertical(classes="answer")
         self._notes = Plain(classes="notes")
         self._failure = FailureView()
+        self._cause: Failure | None = None
         self._foot = Plain(classes="foot")
         self._version = -1
 
@@ -58,20 +59,27 @@ class TurnView(Vertical):
         self._show_parts()
         self._notes.display = bool(answer.notes)
         self._notes.show("\n".join(answer.notes))
-        error = answer.error
-        self._failure.display = error is not None
-        if answer.was_stopped:
-            self._failure.show_stopped()
-        elif error is not None:
-            self._failure.show_failure(Failure.of(error, answer.request_id))
-        self._foot.display = answer.response is not None
+        self._foot.display = answer.response is not None and (answer.error is None or answer.was_stopped)
         if answer.response is not None:
             self._foot.show(describe_end(answer.response))
+        self._show_failure()
+
+    def _show_failure(self) -> None:
+        answer = self.turn.answer
+        error = answer.error
+        failure = self._cause
+        if failure is None and error is not None:
+            failure = Failure.of(error, answer.request_id)
+        self._failure.display = failure is not None
+        if answer.was_stopped:
+            self._failure.show_stopped()
+        elif failure is not None:
+            self._failure.show_failure(failure)
 
     def fail(self, failure: Failure) -> None:
         """Show why the answer cannot be had."""
-        self._failure.display = True
-        self._failure.show_failure(failure)
+        self._cause = failure
+        self._show_failure()
 
     def open_reasoning(self, is_open: bool) -> None:
         """Show the reasoning, or its length alone."""
@@ -174,7 +182,9 @@ def describe_end(response: execution_pb2.SystemResponse) -> str:
     used = f"{usage.prompt_tokens:,} + {usage.output_tokens:,} tokens"
     if usage.cached_prompt_tokens:
         used += f", {usage.cached_prompt_tokens:,} cached"
-    return f"request {response.request_id}: {used}, {usage.tokens_per_second:.0f} tokens/s"
+    if usage.tokens_per_second:
+        used += f", {usage.tokens_per_second:.0f} tokens/s"
+    return f"request {response.request_id}: {used}"
 
 
 def describe_call(call: CallPart) -> str:
