@@ -11,7 +11,7 @@ from textual import events
 from pagantic_common.domain.errors import NotFound
 from tests.support.relay import Relay
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @dataclass
@@ -48,10 +48,15 @@ class Person:
         await self.press("enter")
 
     async def ask(self, text):
-        """Send a message, and wait for the end of its answer."""
-        ended = len(re.findall("request [0-9a-f]+:", self.whole()))
+        """Send a message, and wait until the end of its answer is seen."""
+        before = self.ended()
         await self.say(text)
-        await self.wait_until(lambda: len(re.findall("request [0-9a-f]+:", self.whole())) > ended, "the end")
+        await self.wait_until(lambda: len(self.ended()) > len(before), "the end of the answer")
+        await self.wait_for(self.ended()[-1])
+
+    def ended(self):
+        """Return the requests whose answers are complete, in their order."""
+        return re.findall("request ([0-9a-f]+):", self.whole())
 
     def whole(self):
         """Return the texts of the whole conversation, seen or not."""

@@ -133,7 +133,7 @@ class ApprovalPanel(Vertical):
         if (approval := self._approval) is None:
             return
         left_s = max(0.0, approval.expires_at.ToNanoseconds() / 1e9 - time.time())
-        self._head.show(f"{approval.tool_name}: {approval.reason}; denied in {left_s:.0f} s (Ctrl+P decides)")
+        self._head.show(f"{approval.tool_name}: {approval.reason}; denied in {left_s:.0f} s")
 
 
 def indented(text: str) -> str:
