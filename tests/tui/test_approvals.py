@@ -105,7 +105,8 @@ async def test_a_decision_that_somebody_else_made_is_seen(terminal):
 
 
 @pytest.mark.whole_terminal
-async def test_an_answer_is_stopped_while_a_call_waits(terminal):
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_an_answer_is_stopped_while_a_call_waits(terminal, key):
     async with terminal(with_tool()) as person:
         choose(person, asks=True)
         await person.say("what time is it?")
@@ -113,6 +114,6 @@ async def test_an_answer_is_stopped_while_a_call_waits(terminal):
         await person.press("ctrl+p", "escape")
         assert person.app.focused.id == "composer"
         assert "waits" in person.text
-        await person.press("escape")
+        await person.press(key)
         await person.wait_for("stopped; the text so far")
         await person.wait_until(lambda: "waits" not in person.text)

@@ -35,8 +35,8 @@ class Transcript(VerticalScroll):
         self._views.clear()
         self.clear_failure()
         self._show_notice(conversation)
-        for turn in conversation.turns:
-            self.add(turn)
+        self._views += [TurnView(turn, is_open=self._is_open) for turn in conversation.turns]
+        self.mount(*self._views, before=self._failure)
         self.anchor()
         return self._views
 

@@ -18,7 +18,7 @@ from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import describe_age
 from pagantic_common.domain.errors import NotFound, PaganticError
 
-MESSAGES_SHOWN: Final = 100
+MESSAGES_SHOWN: Final = 60
 SESSIONS_SHOWN: Final = 200
 # The value of a session that is its title; the console reads and writes it, too.
 TITLE: Final = "console.title"
