@@ -26,7 +26,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError, Unavailable
 from pagantic_common.domain.text.terminal import plain_text
 
-WIDE_COLUMNS: Final = 100
+WIDE_COLUMNS: Final = 112  # 80 for the conversation, and the list beside it
 TALL_ROWS: Final = 32
 AGAIN_S: Final = 2.0
 RETRY_S: Final = 2.0

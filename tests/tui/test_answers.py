@@ -99,6 +99,7 @@ async def test_a_lost_connection_costs_nothing_of_an_answer(terminal):
         await person.wait_for("first half,")
         person.relay.cut()
         await person.wait_for("connection lost, trying again")
+        assert "first half," in person.text
         inference.may_go_on.set()
         await asyncio.sleep(0.3)
         person.relay.mend()

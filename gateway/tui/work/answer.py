@@ -229,8 +229,10 @@ def notes_of(response: execution_pb2.SystemResponse) -> list[str]:
     notes = [describe_citation(citation) for citation in response.citations]
     if response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error"):
         notes.append("cut at its limit of tokens: the options (Ctrl+G) raise it")
-    warnings = [*(warning.message for warning in response.warnings), *response.validation.warnings]
-    return notes + [f"warning: {text}" for text in dict.fromkeys(warnings) if text != response.error.message]
+    # What the system says of a cut answer is the note above, with a name that only programs use.
+    warnings = [warning.message for warning in response.warnings if "truncated" not in warning.code]
+    texts = dict.fromkeys([*warnings, *response.validation.warnings])
+    return notes + [f"warning: {text}" for text in texts if text != response.error.message]
 
 
 _TAKES: Final[dict[str, Callable[[Answer, event_pb2.ExecutionEvent], None]]] = {

@@ -39,10 +39,11 @@ async def follow_to_end(
         patience_s: Longest time without an event after a lost connection, seconds.
     """
     lost = _Lost(patience_s)
+    is_again = False
     while answer.response is None:
         begun = answer.version
         try:
-            await _read(_open(client, answer, request), answer, on_change)
+            await _read(_open(client, answer, request), answer, on_change, is_again=is_again)
         except (Unavailable, DeadlineExceeded) as error:
             failure: PaganticError = error
         else:
@@ -53,7 +54,7 @@ async def follow_to_end(
             raise failure
         if answer.version > begun:
             lost.is_back()
-        answer.rewind()
+        is_again = True
         if isinstance(failure, Unavailable):
             on_change(True)
             await lost.wait_after(failure)
@@ -91,9 +92,17 @@ def _open(
 
 
 async def _read(
-    events: AsyncGenerator[event_pb2.ExecutionEvent, None], answer: Answer, on_change: Callable[[bool], None]
+    events: AsyncGenerator[event_pb2.ExecutionEvent, None],
+    answer: Answer,
+    on_change: Callable[[bool], None],
+    *,
+    is_again: bool,
 ) -> None:
+    """Read events; those of a later connection begin with the texts after the last stored event, once more."""
     async with aclosing(events):
         async for event in events:
+            if is_again:
+                answer.rewind()
+                is_again = False
             answer.take(event)
             on_change(False)

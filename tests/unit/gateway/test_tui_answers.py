@@ -13,6 +13,7 @@ from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices, refusal_of
 from gateway.tui.work.conversation import title_from, turns_of
 from gateway.tui.work.steps import Failure
 from pagantic.common.v1 import message_pb2
+from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 from pagantic_common.domain.text.terminal import visible_text
@@ -74,6 +75,13 @@ def test_a_discarded_attempt_leaves_its_calls_and_takes_its_texts():
 def test_a_response_that_says_otherwise_than_its_stream_wins():
     answer = answer_of(said("my key is 123"), completed(content="my key is [redacted]"))
     assert answer.text == "my key is [redacted]"
+
+
+def test_a_cut_answer_says_so_once_and_other_warnings_stay():
+    warnings = [{"code": "output_truncated", "message": "raise hints.max_tokens"}, {"code": "x", "message": "old"}]
+    length = generation_pb2.FINISH_REASON_LENGTH
+    answer = answer_of(completed(content="a", finish_reason=length, warnings=warnings))
+    assert answer.notes == ["cut at its limit of tokens: the options (Ctrl+G) raise it", "warning: old"]
 
 
 def test_a_call_waits_until_it_is_resolved_or_the_execution_ends():
