@@ -44,12 +44,12 @@ class TerminalApp(App[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]  # noqa: RUF012 - as textual declares it
     VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL_ROWS, "-tall")]  # noqa: RUF012 - as textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+o", "toggle_sessions", "Sessions"),
-        Binding("ctrl+n", "begin_conversation", "New"),
-        Binding("ctrl+t", "toggle_timeline", "Timeline"),
-        Binding("ctrl+r", "toggle_reasoning", "Reasoning"),
-        Binding("ctrl+g", "options", "Options"),
-        Binding("ctrl+p", "decide", "Decide"),
+        Binding("ctrl+o,f2", "toggle_sessions", "Sessions"),
+        Binding("ctrl+n,f3", "begin_conversation", "New"),
+        Binding("ctrl+t,f4", "toggle_timeline", "Timeline"),
+        Binding("ctrl+r,f5", "toggle_reasoning", "Reasoning"),
+        Binding("ctrl+g,f8", "options", "Options"),
+        Binding("ctrl+p,f9", "decide", "Decide"),
         Binding("f1", "help", "Help"),
         Binding("escape", "stop", "Stop", show=False),
         Binding("ctrl+c", "interrupt", show=False, priority=True),

@@ -16,7 +16,7 @@ from gateway.tui.widgets.status import StatusLine
 from gateway.tui.widgets.timeline import TimelinePane
 from gateway.tui.widgets.transcript import Transcript
 from gateway.tui.widgets.turn import TurnView
-from gateway.tui.work.choices import Choices, new_session_id
+from gateway.tui.work.choices import Choices, as_before, new_session_id
 from gateway.tui.work.conversation import Conversation, Turn, load_conversation, name_conversation
 from gateway.tui.work.running import Running
 from gateway.tui.work.steps import Failure
@@ -42,6 +42,7 @@ class ChatPane(Vertical):
         self._written: Running | None = None
         self._following: Worker[None] | None = None
         self._newest: TurnView | None = None
+        self._untaken: execution_pb2.SystemRequest | None = None
         self._used = (0, 0)
         self._transcript = Transcript()
         self._timeline = TimelinePane()
@@ -115,6 +116,7 @@ class ChatPane(Vertical):
 
     def open(self, session_id: str) -> None:
         """Open a stored conversation."""
+        self._status.show_state("opening…")
         self.run_worker(self._open(session_id), group="open", exclusive=True)
 
     async def _open(self, session_id: str) -> None:
@@ -122,6 +124,7 @@ class ChatPane(Vertical):
             self._show(await load_conversation(self.client, session_id))
         except PaganticError as error:
             self.show_failure(Failure.of(error))
+            self.show_status()
 
     def _show(self, conversation: Conversation) -> None:
         self.leave()
@@ -165,6 +168,8 @@ class ChatPane(Vertical):
             self._warn("An answer is being written: wait for its end, or stop it with Escape.")
             return
         request = self.choices.request(event.text, self.conversation.session_id)
+        as_before(request, self._untaken)
+        self._untaken = request
         self._composer.clear_sent(event.text)
         self.clear_failure()
         self._follow(self._transcript.add(Turn.of(event.text, request.request_id)), request)
@@ -193,6 +198,7 @@ class ChatPane(Vertical):
             self._written = self._following = None
             self._draw_others()
         if view.turn.answer.sequence:
+            self._untaken = None
             await self._note_stored(view.turn)
 
     def _fail(self, view: TurnView, error: PaganticError) -> None:

@@ -110,3 +110,17 @@ async def test_help_shows_every_key_that_there_is(terminal):
         await person.wait_for("decide about a tool call")
         await person.press("escape")
         await person.wait_until(lambda: "decide about" not in person.text)
+
+
+@pytest.mark.whole_terminal
+async def test_function_keys_do_what_an_editor_s_terminal_keeps_from_other_keys(terminal):
+    async with terminal(with_tool()) as person:
+        await person.ask("what time is it?")
+        await person.press("f2")
+        await person.wait_for("● what time is it")
+        await person.press("f3")
+        await person.wait_for("Ask something")
+        await person.press("f4")
+        await person.wait_for("No execution yet")
+        await person.press("f8")
+        await person.wait_for("options of the next messages")

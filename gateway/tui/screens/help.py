@@ -35,6 +35,8 @@ The program
   F1                   this help; Escape closes it
   Ctrl+Q               quit (also Ctrl+C twice); an answer goes on
 
+Where a terminal keeps a key for itself: F2 is Ctrl+O, F3 Ctrl+N,
+F4 Ctrl+T, F5 Ctrl+R, F8 Ctrl+G, F9 Ctrl+P.
 To copy text, select it with the mouse while you hold Shift.
 The context meter is the share of the model's window that the last
 inference took: when it is full, the oldest turns are left out.

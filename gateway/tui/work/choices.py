@@ -57,6 +57,22 @@ class Choices:
         return request
 
 
+def as_before(request: execution_pb2.SystemRequest, earlier: execution_pb2.SystemRequest | None) -> bool:
+    """Give a request the id of an earlier one that is the same, and tell whether it is.
+
+    Nobody knows whether a request of which no event came was taken. Under the same id it runs only once.
+    """
+    if earlier is None:
+        return False
+    renamed = execution_pb2.SystemRequest()
+    renamed.CopyFrom(request)
+    renamed.request_id = earlier.request_id
+    if renamed != earlier:
+        return False
+    request.request_id = earlier.request_id
+    return True
+
+
 def new_session_id() -> str:
     """Return the id of a conversation that begins here."""
     return f"chat-{uuid.uuid4().hex[:8]}"

@@ -28,7 +28,7 @@ async def follow_to_end(
 ) -> None:
     """Read the events of an execution into its answer until it is complete.
 
-    Raises the PaganticError of a request that nobody takes, and of a connection that is lost for longer than the
+    Raises the PaganticError of a request of which no event came, and of a connection that is lost for longer than the
     patience. A request that an orchestrator has taken runs in the background, so nothing of it is lost meanwhile.
 
     Args:
@@ -50,7 +50,7 @@ async def follow_to_end(
             failure = Unavailable("the stream ended before its execution")
         if answer.response is not None:
             return
-        if request is not None and not answer.sequence:  # nobody took it
+        if request is not None and not answer.sequence:
             raise failure
         if answer.version > begun:
             lost.is_back()
@@ -69,6 +69,7 @@ class _Lost:
         self._wait_s = FIRST_WAIT_S
 
     def is_back(self) -> None:
+        """Begin anew after an event."""
         self._since_s = None
         self._wait_s = FIRST_WAIT_S
 

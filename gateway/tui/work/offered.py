@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.tui.work.steps import Failure
 from pagantic.common.v1 import message_pb2
@@ -13,6 +13,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError
 
 T = TypeVar("T")
+LIST_S: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,11 @@ def chatting(models: list[message_pb2.ModelInfo]) -> list[str]:
 
 async def _listed(name: str, listing: Coroutine[Any, Any, list[T]], problems: list[str]) -> list[T]:
     try:
-        return await listing
+        async with asyncio.timeout(LIST_S):
+            return await listing
     except PaganticError as error:
         failure = Failure.of(error)
         problems.append(f"the {name} cannot be listed: {failure.code}: {failure.message}")
-        return []
+    except TimeoutError:
+        problems.append(f"the {name} cannot be listed: nothing answered within {LIST_S:g} s")
+    return []

@@ -9,7 +9,7 @@ from gateway.tui.widgets.approval import indented
 from gateway.tui.widgets.growing import BLOCK_CHARS, first_block
 from gateway.tui.widgets.status import BAR_COLUMNS, meter_text
 from gateway.tui.work.answer import MAX_EVENTS, MAX_SHOWN, Answer, CallPart, TextPart
-from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices, refusal_of
+from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices, as_before, refusal_of
 from gateway.tui.work.conversation import title_from, turns_of
 from gateway.tui.work.steps import Failure
 from pagantic.common.v1 import message_pb2
@@ -178,6 +178,16 @@ def test_choices_become_a_request_in_the_background():
     assert plain.hints.tool_choice.mode == message_pb2.TOOL_CHOICE_MODE_NONE
     assert not plain.HasField("context")
     assert not plain.tool_rules
+
+
+def test_a_message_that_is_sent_again_has_its_id_again_and_another_one_has_not():
+    first = Choices().request("hi", "chat-1")
+    again, other = Choices().request("hi", "chat-1"), Choices(asks=True).request("hi", "chat-1")
+    assert as_before(again, first)
+    assert again == first
+    assert not as_before(other, first)
+    assert other.request_id != first.request_id
+    assert not as_before(first, None)
 
 
 def test_stored_messages_become_turns_with_the_results_of_their_calls():
