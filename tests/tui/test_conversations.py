@@ -2,9 +2,11 @@
 
 import pytest
 
+from gateway.tui.work.choices import Choices
 from pagantic_common.client.tables import timeline_rows
-from tests.support.console_worlds import with_tool
-from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+from services.orchestrator.core.model.response import FinishReason
+from tests.support.console_worlds import CALL, with_tool
+from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 from tests.support.terminal_worlds import Paused
 
 WIDE = (120, 40)
@@ -124,3 +126,21 @@ async def test_function_keys_do_what_an_editor_s_terminal_keeps_from_other_keys(
         await person.wait_for("No execution yet")
         await person.press("f8")
         await person.wait_for("options of the next messages")
+
+
+@pytest.mark.whole_terminal
+async def test_a_conversation_that_is_opened_again_shows_what_its_calls_and_its_end_were(terminal):
+    limited = answer("It is", reason=FinishReason.LENGTH)
+    inference = ScriptedInference(answer("", calls=[CALL]), limited)
+    services = scripted_services(inference, tools=ScriptedTools())
+    async with terminal(services) as person:
+        person.app._chat.choices = Choices(tools=("clock",))
+        await person.ask("what time is it?")
+        await person.press("ctrl+n")
+        await person.wait_for("Ask something")
+        await person.open_newest()
+        await person.wait_for("cut at its limit of tokens")
+        assert '✓ clock({"zone": "UTC"})' in person.text
+        assert "→ noon" in person.text
+        await person.press("ctrl+t")
+        await person.wait_for("execution.end")

@@ -191,7 +191,12 @@ class Answer:
         self.tokens_out = event.inference_end.tokens_out
 
     def _complete(self, event: event_pb2.ExecutionEvent) -> None:
-        response = self.response = event.completed.response
+        self.end(event.completed.response)
+
+    def end(self, response: execution_pb2.SystemResponse) -> None:
+        """Take the response: what it says of texts and calls wins over what is known."""
+        self.response = response
+        self.version += 1
         self.waiting.clear()
         for record in response.tool_calls_made:
             self._note_record(record)

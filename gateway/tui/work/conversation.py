@@ -157,7 +157,7 @@ async def _add_newest(client: AsyncClient, loaded: Conversation, newest: executi
         return  # a turn that failed is not in the conversation
     answer = loaded.turns[-1].answer
     answer.request_id = newest.request_id
-    answer.response = newest.response
+    answer.end(newest.response)
     with contextlib.suppress(PaganticError):
         answer.events = (await client.timeline(newest.request_id))[:]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tui.screens.options import _number_in
-from gateway.tui.widgets.approval import indented
+from gateway.tui.widgets.approval import _described, indented
 from gateway.tui.widgets.growing import BLOCK_CHARS, first_block
 from gateway.tui.widgets.status import BAR_COLUMNS, meter_text
 from gateway.tui.work.answer import MAX_EVENTS, MAX_SHOWN, Answer, CallPart, TextPart
@@ -221,6 +221,12 @@ def test_failures_name_the_keys_of_the_program():
         Failure.of(Unavailable("busy")).next_step
         == "see which service is down with `pagantic status`; then send it again"
     )
+
+
+def test_a_call_that_waits_tells_what_in_its_arguments_others_wrote():
+    spans = [{"argument": "to[0]", "source": "tool inbox (c1)", "text": "eve\u202e@evil.example"}]
+    described = _described(approval_pb2.Approval(arguments_json='{"to": ["x"]}', spans=spans))
+    assert described.splitlines()[-1] == r"to[0]: 'eve\u202e@evil.example' came from tool inbox (c1)"
 
 
 def test_arguments_are_laid_out_and_hide_nothing():
