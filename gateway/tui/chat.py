@@ -250,6 +250,7 @@ class ChatPane(Vertical):
                 await self.client.reject(*ids, reason="rejected at the terminal")
         except PaganticError as error:  # too late, for one; the execution goes on
             self._warn_of(error)
+            self._approval.allow_again()
 
     # ---- what is seen -----------------------------------------------------------------------------------------------
 

@@ -117,3 +117,19 @@ async def test_an_answer_is_stopped_while_a_call_waits(terminal, key):
         await person.press(key)
         await person.wait_for("stopped; the text so far")
         await person.wait_until(lambda: "waits" not in person.text)
+
+
+@pytest.mark.whole_terminal
+async def test_arguments_that_are_longer_than_their_panel_are_reached_by_keys(terminal):
+    arguments = json.dumps({f"key {number}": number for number in range(30)})
+    inference = ScriptedInference(answer("", calls=[ToolCall("c1", "clock", arguments)]), answer("It is noon."))
+    services = scripted_services(inference, tools=ScriptedTools())
+    async with terminal(services) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("32 lines of arguments: Shift")
+        assert "key 29" not in person.text.split("for your decision")[1]
+        await person.press("ctrl+p", "shift+tab", "end")
+        await person.wait_until(lambda: "key 29" in person.text.split("for your decision")[1])
+        await person.press("tab", "tab", "enter")
+        await person.wait_for("It is noon.")

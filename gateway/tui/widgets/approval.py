@@ -20,6 +20,8 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.terminal import plain_json
 
 INDENT: Final = 2
+LINES_SEEN: Final = 8  # as the style says
+MAX_ARGUMENT_CHARS: Final = 20_000
 
 
 class ApprovalPanel(Vertical):
@@ -43,6 +45,8 @@ class ApprovalPanel(Vertical):
         self.border_title = "a call waits for your decision"
         self.display = False
         self._approval: approval_pb2.Approval | None = None
+        self._lines = 0
+        self._is_decided = False
         self._head = Plain(classes="head")
         self._arguments = Plain(classes="arguments")
         self._changed = TextArea(show_line_numbers=False, soft_wrap=True, tab_behavior="focus", id="changed")
@@ -51,7 +55,7 @@ class ApprovalPanel(Vertical):
     def compose(self) -> ComposeResult:
         """Show the call, and below it the decisions."""
         yield self._head
-        with VerticalScroll(classes="call-arguments", can_focus=False):
+        with VerticalScroll(classes="call-arguments"):
             yield self._arguments
         yield self._changed
         yield self._problem
@@ -78,10 +82,13 @@ class ApprovalPanel(Vertical):
             return
         had_focus = self.has_focus_within
         self._approval = first
+        self._is_decided = False
         self._stop_changing()
         self.display = first is not None
         if first is not None:
-            self._arguments.show(_described(first))
+            described = _described(first)
+            self._lines = described.count("\n") + 1
+            self._arguments.show(described)
             self._show_head()
         if had_focus and first is not None:
             self.take_focus()
@@ -90,15 +97,19 @@ class ApprovalPanel(Vertical):
         """Focus the decision that does nothing."""
         self.query_one("#deny", Button).focus()
 
+    def allow_again(self) -> None:
+        """Take another decision about the same call, after one that could not be made."""
+        self._is_decided = False
+
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Send a decision, or open the arguments for changes."""
+        """Send a decision, or open the arguments for changes; a call is decided once."""
         event.stop()
-        if self._approval is None:
+        if self._approval is None or self._is_decided:
             return
         if event.button.id == "change":
             self._begin_changing(self._approval)
         elif event.button.id == "deny":
-            self.post_message(self.Decided(self._approval, is_approved=False))
+            self._decide(self.Decided(self._approval, is_approved=False))
         else:
             self._approve(self._approval)
 
@@ -112,7 +123,11 @@ class ApprovalPanel(Vertical):
                 self._problem.display = True
                 self._changed.focus()
                 return
-        self.post_message(self.Decided(approval, is_approved=True, arguments=arguments))
+        self._decide(self.Decided(approval, is_approved=True, arguments=arguments))
+
+    def _decide(self, decided: Decided) -> None:
+        self._is_decided = True
+        self.post_message(decided)
 
     def _begin_changing(self, approval: approval_pb2.Approval) -> None:
         self._changed.load_text(indented(approval.arguments_json))
@@ -133,7 +148,10 @@ class ApprovalPanel(Vertical):
         if (approval := self._approval) is None:
             return
         left_s = max(0.0, approval.expires_at.ToNanoseconds() / 1e9 - time.time())
-        self._head.show(f"{approval.tool_name}: {approval.reason}; denied in {left_s:.0f} s")
+        head = f"{approval.tool_name}: {approval.reason}; denied in {left_s:.0f} s"
+        if self._lines > LINES_SEEN:
+            head += f"\n{self._lines} lines of arguments: Shift+Tab from Deny scrolls them"
+        self._head.show(head)
 
 
 def indented(text: str) -> str:
@@ -146,7 +164,11 @@ def indented(text: str) -> str:
 
 
 def _described(approval: approval_pb2.Approval) -> str:
-    lines = [indented(approval.arguments_json)]
+    laid_out = indented(approval.arguments_json)
+    lines = [laid_out[:MAX_ARGUMENT_CHARS]]
+    left_out = len(laid_out) - MAX_ARGUMENT_CHARS
+    if left_out > 0:
+        lines.append(f"… {left_out:,} more characters are not seen here: `pagantic approvals list` shows them")
     lines += [plain_json(f"{span.argument}: {span.text!r} came from {span.source}") for span in approval.spans]
     return "\n".join(lines)
 

@@ -229,6 +229,11 @@ def test_a_call_that_waits_tells_what_in_its_arguments_others_wrote():
     assert described.splitlines()[-1] == r"to[0]: 'eve\u202e@evil.example' came from tool inbox (c1)"
 
 
+def test_arguments_beyond_the_panel_are_counted():
+    described = _described(approval_pb2.Approval(arguments_json=f'{{"text": "{"x" * 30_000}"}}'))
+    assert described.endswith("more characters are not seen here: `pagantic approvals list` shows them")
+
+
 def test_arguments_are_laid_out_and_hide_nothing():
     assert indented('{"a":"\\u202e","b":[1]}') == '{\n  "a": "\\u202e",\n  "b": [\n    1\n  ]\n}'
     assert indented("no\x1b JSON") == "no\\u001b JSON"
