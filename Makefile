@@ -119,6 +119,10 @@ browser: setup-dev ## Fetch a headless Chromium, which the tests of the console 
 test-console: setup-dev ## The console in a headless Chromium, whole: each page in both themes and four widths, 10 MB, and lost connections
 	@PAGANTIC_TEST_CONSOLE=all $(BIN)/python -m pytest tests/console
 
+.PHONY: test-terminal
+test-terminal: setup-dev ## The terminal program by its keys and on real terminals, whole: each Ctrl-C, size, signal and 100 kB pasted
+	@PAGANTIC_TEST_TERMINAL=all $(BIN)/python -m pytest tests/tui
+
 .PHONY: test-clients
 test-clients: setup-dev ## The example clients in five languages, built and run whole; builds take minutes once; needs go, cargo, a JDK, mvn and node
 	@PAGANTIC_TEST_CLIENTS=all $(BIN)/python -m pytest tests/e2e/test_clients.py tests/e2e/test_clients_in_trouble.py

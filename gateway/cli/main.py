@@ -75,7 +75,10 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help="Language-model work as dependable services.", epilog=EXIT_CODES_HELP)
+@app.callback(
+    help="Language-model work as dependable services. Alone on a terminal, `pagantic` opens the terminal program.",
+    epilog=EXIT_CODES_HELP,
+)
 def _describe(
     *,
     version: Annotated[

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 
 COMPLETING = "_PAGANTIC_COMPLETE"
 
 
 def main() -> None:
-    """Answer the shell that asks for completions; else run the command of the line."""
+    """Answer the shell that asks for completions; else open the terminal program, or run the command of the line."""
     if COMPLETING in os.environ and _complete():
         return
+    if len(sys.argv) == 1 and _is_terminal():
+        if importlib.util.find_spec("textual") is not None:
+            from gateway.tui.program import main as open_program  # noqa: PLC0415 - commands need none of it
+
+            open_program()
+            return
+        sys.stderr.write("the terminal program needs the package textual: `pip install textual` brings it\n\n")
     from gateway.cli.main import main as run  # noqa: PLC0415 - the commands take most of the time of a start
 
     run()
+
+
+def _is_terminal() -> bool:
+    """Tell whether there is a whole terminal: keys come from stdin, and the screen is drawn on stderr."""
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        return False
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def _complete() -> bool:

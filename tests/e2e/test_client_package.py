@@ -99,3 +99,24 @@ def test_starting_services_says_what_to_install(site):
     done = run(site, "from gateway.cli.main import main; main()", "up")
     assert done.returncode == 2
     assert "pip install 'pagantic[server]'" in done.stderr
+
+
+OPEN = """
+import asyncio
+from gateway.tui.app import TerminalApp
+from pagantic_common.client import AsyncClient
+
+async def main():
+    app = TerminalApp(AsyncClient("127.0.0.1:1"))
+    async with app.run_test() as pilot:
+        await pilot.pause(0.5)
+        print([str(line.render()) for line in app.query("#transcript .failure")])
+
+asyncio.run(main())
+"""
+
+
+def test_the_terminal_program_opens_without_the_servers_packages(site):
+    done = run(site, "exec(sys.argv[1])", OPEN)
+    assert done.returncode == 0, done.stderr
+    assert "pagantic up" in done.stdout

@@ -31,6 +31,11 @@ TIME_FOR_CONSOLE = Need(
     "make test-console runs it, with PAGANTIC_TEST_CONSOLE=all",
     is_installable=False,
 )
+TIME_FOR_TERMINAL = Need(
+    "time for the whole terminal program",
+    "make test-terminal runs it, with PAGANTIC_TEST_TERMINAL=all",
+    is_installable=False,
+)
 TIME_FOR_CLIENTS = Need(
     "time for the whole clients",
     "make test-clients runs it, with PAGANTIC_TEST_CLIENTS=all",

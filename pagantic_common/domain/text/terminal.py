@@ -17,11 +17,35 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNSEEN = re.compile(r"[^\n\t\x20-\x7e]")
 _PIECE = re.compile(r"\n|[^\S\n]+|\S+")
 _WIDE = ("W", "F")
+_SPACE, _DELETE, _PICTURES = 0x20, 0x7F, 0x2400
+# Controls but tab and line feed; marks and overrides of direction; spaces and separators that nobody sees; the tag
+# characters, with which whole texts can be hidden; lone surrogates. Joiners stay: scripts and emoji need them.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def plain_text(text: str) -> str:
     """Return the text without terminal control sequences and control characters; newlines and tabs stay."""
     return _CONTROL.sub("", _SEQUENCE.sub("", text))
+
+
+def visible_text(text: str) -> str:
+    """Return the text with the characters that a terminal obeys instead of shows written by name.
+
+    ESC is ␛, and U+202E is «U+202E»; newlines and tabs stay. Nothing is left out, as `plain_text` does.
+    """
+    return _STEERING.sub(_name_steering, text.replace("\r\n", "\n"))
+
+
+def _name_steering(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < _SPACE:
+        return chr(_PICTURES + code)
+    if code == _DELETE:
+        return "␡"
+    return f"«U+{code:04X}»"
 
 
 def plain_json(text: str) -> str:

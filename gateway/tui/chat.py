@@ -1,0 +1,301 @@
+"""The conversation in the terminal: what is sent, followed, stopped and decided."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.worker import Worker
+
+from gateway.tui.widgets.approval import ApprovalPanel
+from gateway.tui.widgets.composer import Composer
+from gateway.tui.widgets.status import StatusLine
+from gateway.tui.widgets.timeline import TimelinePane
+from gateway.tui.widgets.transcript import Transcript
+from gateway.tui.widgets.turn import TurnView
+from gateway.tui.work.choices import Choices, as_before, new_session_id
+from gateway.tui.work.conversation import Conversation, Turn, load_conversation, name_conversation
+from gateway.tui.work.running import Running
+from gateway.tui.work.steps import Failure
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import PaganticError
+
+DRAW_S: Final = 0.1
+
+
+class ChatPane(Vertical):
+    """Shows one conversation at a time, with the timeline of its newest execution."""
+
+    class Changed(Message):
+        """A conversation began, was named or got a turn."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(id="chat")
+        self.client = client
+        self.choices = Choices()
+        self.windows: dict[str, int] = {}
+        self.conversation = Conversation(new_session_id())
+        self._written: Running | None = None
+        self._following: Worker[None] | None = None
+        self._newest: TurnView | None = None
+        self._untaken: execution_pb2.SystemRequest | None = None
+        self._used = (0, 0)
+        self._transcript = Transcript()
+        self._timeline = TimelinePane()
+        self._approval = ApprovalPanel()
+        self._composer = Composer()
+        self._status = StatusLine()
+
+    def compose(self) -> ComposeResult:
+        """Show the conversation above, and the field for the next message below."""
+        yield self._transcript
+        yield self._timeline
+        yield self._approval
+        yield self._composer
+        yield self._status
+
+    def on_mount(self) -> None:
+        """Draw at most so often, however fast the events come."""
+        self._timeline.display = False
+        self.set_interval(DRAW_S, self._draw)
+
+    @property
+    def written_id(self) -> str:
+        """The request whose answer is being written; empty without one."""
+        if self._written is None:
+            return ""
+        return self._written.answer.request_id
+
+    @property
+    def has_waiting_call(self) -> bool:
+        """Whether a call waits for a decision."""
+        return self._approval.is_waiting
+
+    def focus_composer(self) -> None:
+        """Have what is typed go into the next message."""
+        self._composer.focus()
+
+    def focus_approval(self) -> None:
+        """Have the keys decide about the call that waits."""
+        if self._approval.is_waiting:
+            self._approval.take_focus()
+
+    def leave_approval(self) -> bool:
+        """Have them go into the message again; tells whether they were deciding."""
+        was_deciding = self._approval.has_focus_within
+        if was_deciding:
+            self.focus_composer()
+        return was_deciding
+
+    def toggle_timeline(self) -> None:
+        """Show or hide the timeline."""
+        self._timeline.display = not self._timeline.display
+        self._show_timeline()
+
+    def toggle_reasoning(self) -> None:
+        """Open or fold the reasoning of all turns."""
+        self._transcript.toggle_reasoning()
+
+    def show_failure(self, failure: Failure) -> None:
+        """Show a failure that belongs to no turn."""
+        self._transcript.show_failure(failure)
+
+    def clear_failure(self) -> None:
+        """Show that failure no longer."""
+        self._transcript.clear_failure()
+
+    # ---- conversations ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin another conversation. An answer that is being written goes on without us."""
+        self._show(Conversation(new_session_id()))
+
+    def open(self, session_id: str) -> None:
+        """Open a stored conversation."""
+        self._status.show_state("opening…")
+        self.run_worker(self._open(session_id), group="open", exclusive=True)
+
+    async def _open(self, session_id: str) -> None:
+        try:
+            self._show(await load_conversation(self.client, session_id))
+        except PaganticError as error:
+            self.show_failure(Failure.of(error))
+            self.show_status()
+
+    def _show(self, conversation: Conversation) -> None:
+        self.leave()
+        self.conversation = conversation
+        views = self._transcript.show(conversation)
+        self._newest = views[-1] if views else None
+        self._used = (0, 0)
+        if conversation.is_running:
+            self._follow(views[-1], None)
+        self._show_timeline()
+        self.show_status()
+        self.focus_composer()
+        self.post_message(self.Changed())
+
+    def leave(self) -> None:
+        """Follow no answer any longer; it runs in the background, and is in its conversation later."""
+        self._name_left()
+        if self._following is not None:
+            self._following.cancel()
+        self._following = self._written = None
+        self._show_waiting()
+
+    def _name_left(self) -> None:
+        """Name a conversation whose first answer is still being written."""
+        if self._newest is None or not self.written_id or self.conversation.is_stored:
+            return
+        if self._newest.turn.answer.sequence:
+            naming = name_conversation(self.client, self.conversation.session_id, self._newest.turn.said)
+            self.run_worker(self._name_then_list(naming), group="names")
+
+    async def _name_then_list(self, naming: Coroutine[Any, Any, str]) -> None:
+        await naming
+        self.post_message(self.Changed())
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        """Send a message, unless an answer is being written."""
+        event.stop()
+        if self._written is not None:
+            self._warn("An answer is being written: wait for its end, or stop it with Escape.")
+            return
+        request = self.choices.request(event.text, self.conversation.session_id)
+        as_before(request, self._untaken)
+        self._untaken = request
+        self._composer.clear_sent(event.text)
+        self.clear_failure()
+        self._follow(self._transcript.add(Turn.of(event.text, request.request_id)), request)
+
+    def on_composer_refused(self, event: Composer.Refused) -> None:
+        """Say why a text was not taken."""
+        event.stop()
+        self._warn(event.reason)
+
+    def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
+        """Scroll the conversation from the field."""
+        event.stop()
+        getattr(self._transcript, event.method)()
+
+    def _follow(self, view: TurnView, request: execution_pb2.SystemRequest | None) -> None:
+        self._newest = view
+        self._written = Running(self.client, view.turn.answer, request)
+        self._following = self.run_worker(self._follow_to_end(self._written, view), group="answers")
+
+    async def _follow_to_end(self, running: Running, view: TurnView) -> None:
+        error = await running.follow()
+        if error is not None:
+            self._fail(view, error)
+        self._draw()
+        if self._written is running:
+            self._written = self._following = None
+            self._draw_others()
+        if view.turn.answer.sequence:
+            self._untaken = None
+            await self._note_stored(view.turn)
+
+    def _fail(self, view: TurnView, error: PaganticError) -> None:
+        """Show why an answer cannot be had; a message that nobody took goes back into the field."""
+        request_id = ""
+        if view.turn.answer.sequence:
+            request_id = view.turn.answer.request_id
+        else:
+            self._composer.give_back(view.turn.said)
+        view.fail(Failure.of(error, request_id))
+
+    async def _note_stored(self, turn: Turn) -> None:
+        """Name the conversation by its first message, and have the list show it."""
+        conversation = self.conversation
+        if not conversation.is_stored and turn.answer.error is None:
+            conversation.is_stored = True
+            conversation.title = await name_conversation(self.client, conversation.session_id, turn.said)
+        self.post_message(self.Changed())
+
+    def stop(self) -> bool:
+        """Stop the answer that is being written; tells whether there was one to stop."""
+        running = self._written
+        if running is None or running.is_stopping:
+            return False
+        if running.is_lost:
+            self._warn("The connection is lost, so the answer may go on; its conversation has it later.")
+            self.leave()
+            self.show_status()
+        else:
+            self.run_worker(self._stop(running), group="stop")
+        return True
+
+    async def _stop(self, running: Running) -> None:
+        if (error := await running.stop()) is not None:
+            self._warn_of(error)
+
+    def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
+        """Send a decision."""
+        event.stop()
+        self.run_worker(self._decide(event), group="decide")
+
+    async def _decide(self, decided: ApprovalPanel.Decided) -> None:
+        approval = decided.approval
+        ids = (approval.request_id, approval.tool_call_id)
+        try:
+            if decided.is_approved:
+                await self.client.approve(*ids, arguments=decided.arguments)
+            else:
+                await self.client.reject(*ids, reason="rejected at the terminal")
+        except PaganticError as error:  # too late, for one; the execution goes on
+            self._warn_of(error)
+            self._approval.allow_again()
+
+    # ---- what is seen -----------------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        if self._written is None or self._newest is None:
+            return
+        self._newest.refresh_answer()
+        self._draw_others()
+
+    def _draw_others(self) -> None:
+        self._show_waiting()
+        self._show_timeline()
+        self.show_status()
+
+    def _show_waiting(self) -> None:
+        was_deciding, was_waiting = self._approval.has_focus_within, self._approval.is_waiting
+        waiting = self._written.answer.waiting.values() if self._written else ()
+        self._approval.show([*waiting])
+        if was_deciding and not self._approval.is_waiting:
+            self.focus_composer()
+        if was_waiting != self._approval.is_waiting:
+            self.app.refresh_bindings()
+
+    def _show_timeline(self) -> None:
+        self._timeline.show(self._newest.turn.answer.events if self._newest else ())
+
+    def show_status(self) -> None:
+        """Show what goes on, and how full the context window is."""
+        state, is_warning = self.choices.model or next(iter(self.windows), ""), False
+        if self._written is not None:
+            state, is_warning = self._written.described()
+        self._status.show_state(state, is_warning=is_warning)
+        self._status.show_usage(*self._usage())
+
+    def _usage(self) -> tuple[int, int]:
+        """Return the tokens that the latest inference took, and the size of its window."""
+        window = self.windows.get(self.choices.model) or next(iter(self.windows.values()), 0)
+        if self._newest is not None:
+            used = self._newest.turn.answer.usage(window)
+            if used[0]:
+                self._used = used
+        return self._used[0], self._used[1] or window
+
+    def _warn_of(self, error: PaganticError) -> None:
+        self._warn(Failure.of(error).in_short)
+
+    def _warn(self, text: str) -> None:
+        self.notify(text, severity="warning", markup=False, timeout=8)

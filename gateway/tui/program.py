@@ -1,0 +1,28 @@
+"""Opens the terminal program, where there is a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from gateway.cli.output import reporting_errors
+from gateway.cli.serving.local import use_remembered_addresses
+from gateway.tui.app import TerminalApp
+from pagantic_common.client import AsyncClient
+
+
+def main() -> None:
+    """Run the program until it is left; ends with its exit code."""
+    use_remembered_addresses()
+    # The messages of gRPC's core would be written over the screen.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        with reporting_errors():
+            client = AsyncClient(patience_s=0)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    app = TerminalApp(client)
+    app.run()
+    sys.exit(app.return_code or 0)

@@ -1,0 +1,1 @@
+"""Screens over the terminal program's own: questions, options and help."""

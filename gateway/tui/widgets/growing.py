@@ -1,0 +1,76 @@
+"""A long text that grows: only its last block is laid out again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from gateway.tui.widgets.plain import Plain
+from gateway.tui.work.answer import TextPart
+
+BLOCK_CHARS: Final = 2_000
+
+
+def first_block(text: str) -> int:
+    """Return the length of the first block of a text; 0 where it is not long enough for one.
+
+    A block ends after a line, else after a space; its line feed or space is not shown.
+    """
+    if len(text) <= 2 * BLOCK_CHARS:
+        return 0
+    for sign in ("\n", " "):
+        if (at := text.rfind(sign, BLOCK_CHARS, 2 * BLOCK_CHARS)) >= 0:
+            return at + 1
+    return 2 * BLOCK_CHARS
+
+
+class GrowingText(Vertical):
+    """Shows a text in blocks. Those that are complete stay as they are."""
+
+    def __init__(self, *, classes: str = "") -> None:
+        super().__init__(classes=classes)
+        self._part = TextPart()
+        self._is_ready = False
+        self._blocks: list[str] = []
+        self._last = Plain()
+        self._rest = Plain(classes="less")
+        self._rest.display = False
+
+    def compose(self) -> ComposeResult:
+        """Begin with an empty block."""
+        yield self._last
+        yield self._rest
+
+    def on_mount(self) -> None:
+        """Show what was given meanwhile."""
+        self._is_ready = True
+        self.show(self._part)
+
+    def show(self, part: TextPart) -> None:
+        """Show a text; one that does not continue the last one begins anew."""
+        self._part = part
+        if self._is_ready:
+            self._draw(part)
+
+    def _draw(self, part: TextPart) -> None:
+        known = sum(map(len, self._blocks))
+        if part.text[:known] != "".join(self._blocks):
+            self.query(".block").remove()
+            self._blocks.clear()
+            known = 0
+        while length := first_block(part.text[known : known + 2 * BLOCK_CHARS + 1]):
+            self._add_block(part.text[known : known + length])
+            known += length
+        self._last.show(part.text[known:])
+        self._rest.display = part.left_out > 0
+        if part.left_out:
+            self._rest.show(f"… {part.left_out:,} more characters: `pagantic show` and the request's id print all")
+
+    def _add_block(self, text: str) -> None:
+        self._blocks.append(text)
+        shown = text
+        if text.endswith(("\n", " ")):
+            shown = text[:-1]
+        self.mount(Plain(shown, classes="block"), before=self._last)

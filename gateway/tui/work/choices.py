@@ -1,0 +1,89 @@
+"""What a person chose for the next requests, and the requests that it makes."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import Options, chat_request
+
+# With its envelope a larger one is over the default of MAX_REQUEST_BYTES, or fills it alone.
+MAX_TEXT_BYTES: Final = 256 * 1024
+REASONING: Final = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The options of requests; an empty or unset one is the system's default.
+
+    Attributes:
+        model: Alias of a model.
+        system: System prompt.
+        tools: Tools that the model may call; none is offered without a name.
+        collection: Collection to retrieve from.
+        cites: Have the answer quote the collection.
+        asks: Have each tool call wait for an approval.
+        reasoning: "auto", "on" or "off".
+        temperature: 0 to 2.
+        max_tokens: Most output tokens.
+    """
+
+    model: str = ""
+    system: str = ""
+    tools: tuple[str, ...] = ()
+    collection: str = ""
+    cites: bool = False
+    asks: bool = False
+    reasoning: str = "auto"
+    temperature: float | None = None
+    max_tokens: int = 0
+
+    def request(self, text: str, session_id: str) -> execution_pb2.SystemRequest:
+        """Return the request for a message; it runs in the background, so that a lost connection costs nothing."""
+        options: Options = {"request_id": uuid.uuid4().hex[:16], "model": self.model, "max_tokens": self.max_tokens}
+        if self.collection:
+            options["context"] = self.collection
+            options["citations"] = self.cites
+        if self.asks:
+            options["tool_rules"] = {"*": "ask"}
+        if self.reasoning != REASONING[0]:
+            options["reasoning"] = self.reasoning
+        if self.temperature is not None:
+            options["temperature"] = self.temperature
+        request = chat_request(text, session_id=session_id, tools=list(self.tools), system=self.system, **options)
+        request.background = True
+        return request
+
+
+def as_before(request: execution_pb2.SystemRequest, earlier: execution_pb2.SystemRequest | None) -> bool:
+    """Give a request the id of an earlier one that is the same, and tell whether it is.
+
+    Nobody knows whether a request of which no event came was taken. Under the same id it runs only once.
+    """
+    if earlier is None:
+        return False
+    renamed = execution_pb2.SystemRequest()
+    renamed.CopyFrom(request)
+    renamed.request_id = earlier.request_id
+    if renamed != earlier:
+        return False
+    request.request_id = earlier.request_id
+    return True
+
+
+def new_session_id() -> str:
+    """Return the id of a conversation that begins here."""
+    return f"chat-{uuid.uuid4().hex[:8]}"
+
+
+def refusal_of(text: str) -> str:
+    """Return why a text is not sent, with what to do; empty for one that is."""
+    size = len(text.encode(errors="surrogatepass"))
+    if size <= MAX_TEXT_BYTES:
+        return ""
+    return (
+        f"{size:,} bytes are too long for a message, which has at most {MAX_TEXT_BYTES:,}. Save the text as a file, "
+        "`pagantic ingest COLLECTION FILE`, and choose the collection in the options, Ctrl+G."
+    )

@@ -1,0 +1,59 @@
+"""What a deployment offers to requests: models, tools and collections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from gateway.tui.work.steps import Failure
+from pagantic.common.v1 import message_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import PaganticError
+
+T = TypeVar("T")
+LIST_S: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Names that a request may use; `problems` say which could not be had, and why."""
+
+    models: list[str] = field(default_factory=list)
+    tools: dict[str, str] = field(default_factory=dict)
+    collections: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+async def load_offered(client: AsyncClient) -> Offered:
+    """Return what there is; a key that may not list something has the others."""
+    problems: list[str] = []
+    models, tools, collections = await asyncio.gather(
+        _listed("models", client.list_models(), problems),
+        _listed("tools", client.list_tools(), problems),
+        _listed("collections", client.list_collections(), problems),
+    )
+    return Offered(
+        models=chatting(models),
+        tools={tool.definition.name: tool.definition.description for tool in tools},
+        collections=[collection.name for collection in collections],
+        problems=problems,
+    )
+
+
+def chatting(models: list[message_pb2.ModelInfo]) -> list[str]:
+    """Return the models that chat, the default one first."""
+    return [model.name for model in models if "chat" in model.capabilities]
+
+
+async def _listed(name: str, listing: Coroutine[Any, Any, list[T]], problems: list[str]) -> list[T]:
+    try:
+        async with asyncio.timeout(LIST_S):
+            return await listing
+    except PaganticError as error:
+        failure = Failure.of(error)
+        problems.append(f"the {name} cannot be listed: {failure.code}: {failure.message}")
+    except TimeoutError:
+        problems.append(f"the {name} cannot be listed: nothing answered within {LIST_S:g} s")
+    return []

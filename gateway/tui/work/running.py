@@ -1,0 +1,70 @@
+"""An answer that is being written: it is followed, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from gateway.tui.work.answer import Answer
+from gateway.tui.work.following import follow_to_end
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import NotFound, PaganticError
+
+CANCEL_TRIES: Final = 10
+CANCEL_WAIT_S: Final = 0.2
+
+
+class Running:
+    """Follows one answer to its end.
+
+    Args:
+        client: The client.
+        answer: The answer, with what is known of it.
+        request: The request to send; None where its execution runs already.
+    """
+
+    def __init__(self, client: AsyncClient, answer: Answer, request: execution_pb2.SystemRequest | None) -> None:
+        self.answer = answer
+        self.is_lost = False
+        self.is_stopping = False
+        self._client = client
+        self._request = request
+        self._began_s = time.monotonic()
+
+    async def follow(self) -> PaganticError | None:
+        """Follow the answer, and return why it cannot be had; None where it has ended, well or not."""
+        try:
+            await follow_to_end(self._client, self.answer, self._request, self._note_connection)
+        except PaganticError as error:
+            return error
+        return None
+
+    def _note_connection(self, is_lost: bool) -> None:
+        self.is_lost = is_lost
+
+    async def stop(self) -> PaganticError | None:
+        """Cancel the execution; returns why it cannot be done."""
+        self.is_stopping = True
+        for _ in range(CANCEL_TRIES):
+            try:
+                await self._client.cancel(self.answer.request_id)
+            except NotFound:  # its request is still on the way
+                await asyncio.sleep(CANCEL_WAIT_S)
+            except PaganticError as error:
+                self.is_stopping = False
+                return error
+            else:
+                return None
+        return None
+
+    def described(self) -> tuple[str, bool]:
+        """Return what goes on, and whether that needs somebody's attention."""
+        if self.is_lost:
+            return "connection lost, trying again…", True
+        if self.is_stopping:
+            return "stopping…", False
+        if self.answer.waiting:
+            return "a call waits: Ctrl+P decides", True
+        return f"writing… {time.monotonic() - self._began_s:.0f} s, Escape stops", False

@@ -1,0 +1,135 @@
+"""Tool calls in the terminal program, and the decisions about those that wait."""
+
+import json
+
+import pytest
+
+from gateway.tui.work.choices import Choices
+from pagantic_common.domain.messages import ToolCall
+from tests.support.console_worlds import CALL, with_tool
+from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
+
+
+def choose(person, **choices):
+    person.app._chat.choices = Choices(tools=("clock",), **choices)
+
+
+@pytest.mark.whole_terminal
+async def test_a_call_shows_its_arguments_and_its_result(terminal):
+    async with terminal(with_tool()) as person:
+        choose(person)
+        await person.ask("what time is it?")
+        assert '✓ clock({"zone": "UTC"})' in person.text
+        assert "→ noon" in person.text
+        assert "It is noon." in person.text
+
+
+async def test_a_call_that_waits_is_approved_by_keys_and_takes_no_key_that_was_typed(terminal):
+    services = with_tool()
+    async with terminal(services) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for('"zone": "UTC"')
+        await person.wait_for("a call waits: Ctrl")
+        await person.type("ad\r ")  # keys for the next message decide nothing
+        assert services.tools.calls == []
+        await person.press("ctrl+p")
+        assert person.app.focused.id == "deny"
+        await person.press("tab", "enter")
+        await person.wait_for("It is noon.")
+        await person.wait_until(lambda: "waits" not in person.text)
+        assert json.loads(services.tools.calls[0].arguments_json) == {"zone": "UTC"}
+        assert person.app.focused.id == "composer"
+
+
+@pytest.mark.whole_terminal
+async def test_a_call_is_denied_by_the_first_button(terminal):
+    services = with_tool()
+    async with terminal(services) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("a call waits: Ctrl")
+        await person.press("ctrl+p", "enter")
+        await person.wait_for("failed, TOOL_DENIED")
+        assert "clock rejected by local: rejected at the terminal" in person.whole()
+        assert services.tools.calls == []
+
+
+@pytest.mark.whole_terminal
+async def test_a_call_is_approved_with_other_arguments(terminal):
+    services = with_tool()
+    async with terminal(services) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("a call waits: Ctrl")
+        await person.press("ctrl+p", "right", "right", "enter")
+        assert person.app.focused.id == "changed"
+        person.app.focused.load_text("[1]")
+        await person.press("tab", "tab", "enter")
+        await person.wait_for("must be a JSON object")
+        person.app.focused.load_text('{"zone": "CET"}')
+        await person.press("tab", "tab", "enter")
+        await person.wait_for("It is noon.")
+        assert json.loads(services.tools.calls[0].arguments_json) == {"zone": "CET"}
+        assert '✓ clock({"zone":"CET"})' in person.text
+
+
+@pytest.mark.whole_terminal
+async def test_two_calls_that_wait_are_decided_one_after_another(terminal):
+    calls = [CALL, ToolCall("c2", "clock", '{"zone": "CET"}')]
+    inference = ScriptedInference(answer("", calls=calls), answer("It is noon."))
+    services = scripted_services(inference, tools=ScriptedTools())
+    async with terminal(services, size=(120, 40)) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("a call waits: Ctrl")
+        await person.press("ctrl+p", "tab", "enter")
+        await person.wait_for('"zone": "CET"')
+        await person.wait_until(lambda: person.app.focused.id == "deny")
+        await person.press("tab", "enter")
+        await person.wait_for("It is noon.")
+        assert len(services.tools.calls) == 2
+
+
+@pytest.mark.whole_terminal
+async def test_a_decision_that_somebody_else_made_is_seen(terminal):
+    services = with_tool()
+    async with terminal(services) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("a call waits: Ctrl")
+        [approval] = await person.app.client.list_approvals()
+        await person.app.client.approve(approval.request_id, approval.tool_call_id)
+        await person.wait_for("It is noon.")
+        await person.wait_until(lambda: "waits" not in person.text)
+
+
+@pytest.mark.whole_terminal
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_an_answer_is_stopped_while_a_call_waits(terminal, key):
+    async with terminal(with_tool()) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("a call waits: Ctrl")
+        await person.press("ctrl+p", "escape")
+        assert person.app.focused.id == "composer"
+        assert "waits" in person.text
+        await person.press(key)
+        await person.wait_for("stopped; the text so far")
+        await person.wait_until(lambda: "waits" not in person.text)
+
+
+@pytest.mark.whole_terminal
+async def test_arguments_that_are_longer_than_their_panel_are_reached_by_keys(terminal):
+    arguments = json.dumps({f"key {number}": number for number in range(30)})
+    inference = ScriptedInference(answer("", calls=[ToolCall("c1", "clock", arguments)]), answer("It is noon."))
+    services = scripted_services(inference, tools=ScriptedTools())
+    async with terminal(services) as person:
+        choose(person, asks=True)
+        await person.say("what time is it?")
+        await person.wait_for("32 lines of arguments: Shift")
+        assert "key 29" not in person.text.split("for your decision")[1]
+        await person.press("ctrl+p", "shift+tab", "end")
+        await person.wait_until(lambda: "key 29" in person.text.split("for your decision")[1])
+        await person.press("tab", "tab", "enter")
+        await person.wait_for("It is noon.")

@@ -1,0 +1,250 @@
+"""What the terminal program makes of events, texts and choices, without a screen."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.tui.screens.options import _number_in
+from gateway.tui.widgets.approval import _described, indented
+from gateway.tui.widgets.growing import BLOCK_CHARS, first_block
+from gateway.tui.widgets.status import BAR_COLUMNS, meter_text
+from gateway.tui.work.answer import MAX_EVENTS, MAX_SHOWN, Answer, CallPart, TextPart
+from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices, as_before, refusal_of
+from gateway.tui.work.conversation import title_from, turns_of
+from gateway.tui.work.steps import Failure
+from pagantic.common.v1 import message_pb2
+from pagantic.inference.v1 import generation_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.domain.text.terminal import visible_text
+from pagantic_common.rpc.status import Unreachable
+
+
+def said(text, sequence=1):
+    return event_pb2.ExecutionEvent(sequence=sequence, content_delta=event_pb2.ContentDelta(text=text))
+
+
+def thought(text, sequence=1):
+    return event_pb2.ExecutionEvent(sequence=sequence, reasoning_delta=event_pb2.ReasoningDelta(text=text))
+
+
+def began(call_id, sequence):
+    start = event_pb2.ToolStart(tool_name="clock", tool_call_id=call_id)
+    return event_pb2.ExecutionEvent(sequence=sequence, tool_start=start)
+
+
+def completed(sequence=9, **fields):
+    response = execution_pb2.SystemResponse(request_id="r", **fields)
+    return event_pb2.ExecutionEvent(sequence=sequence, completed=event_pb2.Completed(response=response))
+
+
+def answer_of(*events):
+    answer = Answer("r")
+    for event in events:
+        answer.take(event)
+    return answer
+
+
+def test_texts_stand_before_and_after_the_calls_of_tools():
+    record = execution_pb2.ToolCallRecord(id="c1", name="clock", arguments_json="{}", result="noon")
+    answer = answer_of(
+        said("Let me look. "), began("c1", 2), said("Noon.", 2), completed(content="Noon.", tool_calls_made=[record])
+    )
+    call = CallPart("c1", "clock", "{}", "noon", has_ended=True)
+    assert answer.parts == [TextPart("Let me look. "), call, TextPart("Noon.")]
+
+
+def test_a_rewound_answer_gets_the_texts_after_the_last_stored_event_again():
+    answer = answer_of(said("one "), thought("why "), began("c1", 2), said("two ", 2), thought("because", 2))
+    answer.rewind()
+    assert (answer.text, answer.reasoning.text, answer.sequence) == ("one ", "why ", 2)
+    answer.take(said("two ", 2))
+    answer.take(said("three", 2))
+    assert answer.text == "one two three"
+
+
+def test_a_discarded_attempt_leaves_its_calls_and_takes_its_texts():
+    discarded = event_pb2.AttemptDiscarded(attempt=1, reason="not valid")
+    event = event_pb2.ExecutionEvent(sequence=3, attempt_discarded=discarded)
+    answer = answer_of(said("bad"), began("c1", 2), said("worse", 2), event, said("good", 3))
+    assert [type(part) for part in answer.parts] == [CallPart, TextPart]
+    assert answer.text == "good"
+    assert answer.notes == ["attempt discarded: attempt 1: not valid"]
+
+
+def test_a_response_that_says_otherwise_than_its_stream_wins():
+    answer = answer_of(said("my key is 123"), completed(content="my key is [redacted]"))
+    assert answer.text == "my key is [redacted]"
+
+
+def test_a_cut_answer_says_so_once_and_other_warnings_stay():
+    warnings = [{"code": "output_truncated", "message": "raise hints.max_tokens"}, {"code": "x", "message": "old"}]
+    length = generation_pb2.FINISH_REASON_LENGTH
+    answer = answer_of(completed(content="a", finish_reason=length, warnings=warnings))
+    assert answer.notes == ["cut at its limit of tokens: the options (Ctrl+G) raise it", "warning: old"]
+
+
+def test_a_call_waits_until_it_is_resolved_or_the_execution_ends():
+    approval = approval_pb2.Approval(tool_call_id="c1", tool_name="clock", arguments_json='{"a": 1}')
+    asked = event_pb2.ExecutionEvent(sequence=2, approval_requested=event_pb2.ApprovalRequested(approval=approval))
+    answer = answer_of(asked)
+    assert list(answer.waiting) == ["c1"]
+    resolved = approval_pb2.Approval()
+    resolved.CopyFrom(approval)
+    resolved.resolution.arguments_json = '{"a": 2}'
+    answer.take(event_pb2.ExecutionEvent(sequence=3, approval_resolved=event_pb2.ApprovalResolved(approval=resolved)))
+    assert (answer.waiting, answer.parts[0].arguments_json) == ({}, '{"a": 2}')
+    answer.take(asked)
+    answer.take(completed())
+    assert answer.waiting == {}
+
+
+def test_an_answer_keeps_a_bound_of_text_and_of_events_and_knows_the_rest():
+    answer = answer_of(said("x" * (MAX_SHOWN - 1)), said("yz"))
+    assert (answer.parts[0].text[-2:], answer.parts[0].left_out, answer.parts[0].length) == ("xy", 1, MAX_SHOWN + 1)
+    many = answer_of(*(began(f"c{number}", number) for number in range(1, MAX_EVENTS + 3)))
+    assert (len(many.events), many.events[0].sequence, many.events[-1].sequence) == (MAX_EVENTS, 1, MAX_EVENTS + 2)
+
+
+@given(st.lists(st.text(max_size=30), max_size=8), st.integers(0, 60))
+def test_a_cut_text_is_as_if_the_rest_had_not_come(pieces, length):
+    part = TextPart()
+    for piece in pieces:
+        part.add(piece)
+    part.cut(length)
+    assert part.text == "".join(pieces)[:length]
+
+
+def test_an_event_of_a_newer_version_is_passed_over():
+    assert answer_of(event_pb2.ExecutionEvent(sequence=1)).parts == []
+
+
+@given(st.text(alphabet="ab \n", max_size=3 * BLOCK_CHARS))
+def test_blocks_end_at_lines_or_words_and_lose_nothing(text):
+    blocks, rest = [], text
+    while length := first_block(rest):
+        assert BLOCK_CHARS < length <= 2 * BLOCK_CHARS
+        blocks.append(rest[:length])
+        rest = rest[length:]
+    assert "".join(blocks) + rest == text
+
+
+def test_a_text_without_an_end_is_cut_anywhere():
+    assert first_block("x" * (2 * BLOCK_CHARS + 1)) == 2 * BLOCK_CHARS
+    assert first_block("x" * BLOCK_CHARS + "\n" + "x" * 2 * BLOCK_CHARS) == BLOCK_CHARS + 1
+
+
+def test_the_meter_is_a_bar_with_numbers():
+    assert meter_text(0, 0) == ""
+    assert meter_text(1, 100_000) == f"context █{'░' * (BAR_COLUMNS - 1)} 1 of 100,000 tokens, 0%"
+    assert meter_text(2048, 4096) == "context █████░░░░░ 2,048 of 4,096 tokens, 50%"
+    assert meter_text(9000, 4096).startswith("context ██████████ 9,000")
+
+
+def test_the_meter_counts_the_newest_inference_until_the_response_tells():
+    end = event_pb2.InferenceEnd(tokens_in=10, tokens_out=3)
+    answer = answer_of(event_pb2.ExecutionEvent(sequence=2, inference_end=end))
+    assert answer.usage(100) == (13, 100)
+    answer.take(completed(token_usage={"context_tokens": 20, "context_window": 50}))
+    assert answer.usage(100) == (20, 50)
+
+
+def test_characters_that_steer_are_written_by_name_and_others_stay():
+    assert visible_text("\x1b[1m\x00\x7f\x9b\u202e\u200b\U000e0041") == "␛[1m␀␡«U+009B»«U+202E»«U+200B»«U+E0041»"
+    for plain in ("a\n\tb", "Grüße 你好 مرحبا", "👩\u200d👩\u200d👧"):
+        assert visible_text(plain) == plain
+    assert visible_text("a\r\nb\rc") == "a\nb␍c"
+
+
+@given(st.text())
+def test_no_control_is_left(text):
+    assert not any(ord(character) < 0x20 and character not in "\n\t" for character in visible_text(text))
+
+
+def test_a_text_is_refused_by_its_bytes():
+    assert refusal_of("ä" * (MAX_TEXT_BYTES // 2)) == ""
+    assert "`pagantic ingest COLLECTION FILE`" in refusal_of("ä" * (MAX_TEXT_BYTES // 2 + 1))
+
+
+def test_choices_become_a_request_in_the_background():
+    choices = Choices(tools=("clock",), collection="docs", cites=True, asks=True, reasoning="off", temperature=0.0)
+    request = choices.request("hi", "chat-1")
+    assert (request.background, request.session_id, list(request.tools)) == (True, "chat-1", ["clock"])
+    assert request.context.collection == "docs"
+    assert request.output.HasField("citations")
+    assert request.tool_rules[0].action == approval_pb2.TOOL_ACTION_ASK
+    assert request.hints.HasField("temperature")
+    plain = Choices().request("hi", "chat-1")
+    assert plain.hints.tool_choice.mode == message_pb2.TOOL_CHOICE_MODE_NONE
+    assert not plain.HasField("context")
+    assert not plain.tool_rules
+
+
+def test_a_message_that_is_sent_again_has_its_id_again_and_another_one_has_not():
+    first = Choices().request("hi", "chat-1")
+    again, other = Choices().request("hi", "chat-1"), Choices(asks=True).request("hi", "chat-1")
+    assert as_before(again, first)
+    assert again == first
+    assert not as_before(other, first)
+    assert other.request_id != first.request_id
+    assert not as_before(first, None)
+
+
+def test_stored_messages_become_turns_with_the_results_of_their_calls():
+    call = message_pb2.ToolCall(id="c1", name="clock", arguments_json="{}")
+    messages = [
+        message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content="Be short."),
+        message_pb2.Message(role=message_pb2.ROLE_USER, content="time?"),
+        message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, tool_calls=[call], reasoning="hm"),
+        message_pb2.Message(role=message_pb2.ROLE_TOOL, tool_call_id="c1", content="noon"),
+        message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, content="Noon."),
+        message_pb2.Message(role=message_pb2.ROLE_USER, content="thanks"),
+    ]
+    turns = turns_of(messages)
+    assert [turn.said for turn in turns] == ["", "time?", "thanks"]
+    assert turns[1].answer.parts == [CallPart("c1", "clock", "{}", "noon", has_ended=True), TextPart("Noon.")]
+    assert turns[1].answer.reasoning.text == "hm"
+
+
+def test_a_title_is_the_first_line_of_the_first_message():
+    assert title_from("  lamps \nand chairs") == "lamps "
+    assert len(title_from("x" * 200)) == 80
+
+
+def test_failures_name_the_keys_of_the_program():
+    failure = Failure.of(InvalidRequest("too long\x1b[1m", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED), "r-1")
+    assert failure.in_short == (
+        "INFERENCE_CONTEXT_EXCEEDED: too long␛[1m\nnext: shorten the text, or begin another conversation with Ctrl+N"
+    )
+    assert "in another terminal" in Failure.of(Unreachable("no answer")).next_step
+    assert (
+        Failure.of(Unavailable("busy")).next_step
+        == "see which service is down with `pagantic status`; then send it again"
+    )
+
+
+def test_a_call_that_waits_tells_what_in_its_arguments_others_wrote():
+    spans = [{"argument": "to[0]", "source": "tool inbox (c1)", "text": "eve\u202e@evil.example"}]
+    described = _described(approval_pb2.Approval(arguments_json='{"to": ["x"]}', spans=spans))
+    assert described.splitlines()[-1] == r"to[0]: 'eve\u202e@evil.example' came from tool inbox (c1)"
+
+
+def test_arguments_beyond_the_panel_are_counted():
+    described = _described(approval_pb2.Approval(arguments_json=f'{{"text": "{"x" * 30_000}"}}'))
+    assert described.endswith("more characters are not seen here: `pagantic approvals list` shows them")
+
+
+def test_arguments_are_laid_out_and_hide_nothing():
+    assert indented('{"a":"\\u202e","b":[1]}') == '{\n  "a": "\\u202e",\n  "b": [\n    1\n  ]\n}'
+    assert indented("no\x1b JSON") == "no\\u001b JSON"
+
+
+def test_numbers_of_options_are_read_within_their_bounds():
+    assert _number_in("", "temperature", 2.0) is None
+    assert _number_in("0.5", "temperature", 2.0) == 0.5
+
+
+@pytest.mark.parametrize("wrong", ["x", "-1", "3", "nan", "inf"])
+def test_a_number_beyond_its_bounds_is_named(wrong):
+    with pytest.raises(ValueError, match="temperature"):
+        _number_in(wrong, "temperature", 2.0)
