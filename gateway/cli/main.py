@@ -17,7 +17,8 @@ from gateway.cli.models import pulling
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
-from gateway.cli.serving import doctor, http, local, mcp, tools, tuning
+from gateway.cli.serving import configured, doctor, http, local, mcp, tools, tuning
+from gateway.cli.serving.starting import init
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (
+    init.init,
     local.up,
     local.down,
     local.status,
@@ -77,12 +79,14 @@ def _print_version(value: bool) -> None:
 
 @app.callback(help="Language-model work as dependable services.", epilog=EXIT_CODES_HELP)
 def _describe(
+    context: typer.Context,
     *,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has printed it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that stand before a command, which does not run with a wrong settings file."""
+    configured.check_settings(context.obj or "", context.invoked_subcommand)
 
 
 def _reason_of(error: OSError) -> str:
@@ -98,8 +102,9 @@ def _reason_of(error: OSError) -> str:
 def main() -> None:
     """Entry point of `pagantic`."""
     try:
+        problems = configured.use_settings()
         local.use_remembered_addresses()
-        app()
+        app(obj=problems)
     except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)
