@@ -22,12 +22,13 @@ from gateway.cli.serving.starting import init
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
+_HELP = {"-h", "--help"}
 app = typer.Typer(
     name="pagantic",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": sorted(_HELP)},
 )
 for _command in (
     init.init,
@@ -104,7 +105,7 @@ def main() -> None:
     try:
         problems = configured.use_settings()
         local.use_remembered_addresses()
-        app(obj=problems)
+        app(obj="" if _HELP.intersection(sys.argv) else problems)
     except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)

@@ -38,7 +38,7 @@ MODEL_VARIABLE = "PAGANTIC_INFERENCE_MODEL_PATH"
 NO_MODEL = "none"
 ENGINE_STEP = (
     "in a checkout run `make setup`; elsewhere `pip install 'pagantic[server,engine]'`, which compiles llama.cpp for "
-    f"some minutes with a C and C++ compiler; or set {MODEL_VARIABLE}=none to use other engines alone"
+    "some minutes with a C and C++ compiler"
 )
 
 
@@ -97,7 +97,7 @@ def _checks() -> Iterator[Check]:
     if not areas:
         yield Check("services", "their state could not be read", "run `pagantic status` and read its message")
     for area in areas:
-        yield check_service(area)
+        yield _check_http(area) if area["name"] == HTTP else check_service(area)
         if area["name"] == "inference" and engine is not None:
             yield from describe_engine(engine)
 
@@ -123,20 +123,19 @@ def check_settings() -> Check:
     try:
         file = read_settings()
     except SettingsFileError as error:
-        return Check("settings", str(error), "correct the lines that are named")
+        return Check("settings", "; ".join(str(error).splitlines()), "correct the lines that are named")
     found = "no settings file; defaults, and variables of the environment"
     if file is not None:
-        found = f"{file.path}, {len(file.settings)} settings"
+        count = len(file.settings)
+        found = f"{file.path} with {count} {'setting' if count == 1 else 'settings'}"
     if has_services() and (problems := find_wrong_settings()):
-        return Check("settings", f"{found}\n{problems}", "correct what is named")
+        return Check("settings", f"{found}: {'; '.join(problems)}", "correct what is named")
     return Check("settings", found)
 
 
 def check_engine() -> Check:
     """Check that the engine is installed, without loading it."""
     if importlib.util.find_spec("llama_cpp") is None:
-        if os.environ.get(MODEL_VARIABLE) == NO_MODEL:
-            return Check("engine", f"llama-cpp-python is not installed, and {MODEL_VARIABLE}=none needs none")
         return Check("engine", "llama-cpp-python is not installed", ENGINE_STEP)
     return Check("engine", f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
 
@@ -183,8 +182,6 @@ def _bundled_model() -> str:
 def check_service(area: dict[str, Any]) -> Check:
     """Check a service: its health and the time of its answer, or the state of its port."""
     name, address = str(area["name"]), str(area["address"])
-    if name == HTTP:
-        return _check_http(area)
     started_s = time.perf_counter()
     try:
         health = ask_health(address)
@@ -199,6 +196,10 @@ def check_service(area: dict[str, Any]) -> Check:
         found = f"what listens on {address} answers no health check"
         return Check(
             name, found, f"set PAGANTIC_TLS as the service has it, stop it, or set PAGANTIC_{name.upper()}_PORT"
+        )
+    if not has_services():
+        return Check(
+            name, f"nothing listens on {address}", "name the system's address: `pagantic init --address HOST:PORT`"
         )
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
 

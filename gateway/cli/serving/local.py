@@ -92,10 +92,11 @@ def has_services() -> bool:
     return importlib.util.find_spec("supervisor") is not None
 
 
-def find_wrong_settings() -> str:
-    """Return a line for each unknown or wrong setting of the services; empty when all are right."""
+def find_wrong_settings() -> list[str]:
+    """Return a line for each unknown or wrong setting of the services."""
     command = [sys.executable, "-m", MODULE, "check"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    return [line.removeprefix("configuration error: ") for line in printed.splitlines()]
 
 
 def read_status() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
@@ -20,6 +21,7 @@ from gateway.cli.serving.starting.choices import BUNDLED, NO_MODEL, Choices
 from pagantic_common.domain.defaults import HTTP_PORT, PORTS, state_folder
 
 DEFAULT_MODEL = "smollm2:135m"
+_GRPC_SCHEMES = ("dns:", "unix:")
 AnswerT = TypeVar("AnswerT")
 
 
@@ -72,9 +74,9 @@ class Asker:
 
 def client_settings(asker: Asker, address: str | None, key_file: str | None) -> dict[str, str]:
     """Return the settings of a client of a system elsewhere; asks for what is None, and raises UsageError."""
-    settings = {
-        "PAGANTIC_ADDRESS": address or asker.ask("Address of the system", ORCHESTRATOR, _check_address),
-    }
+    if address is None:
+        address = asker.ask("Address of the system", ORCHESTRATOR, _check_address)
+    settings = {"PAGANTIC_ADDRESS": _check_address(address)}
     if key_file is None:
         key_file = asker.ask("File of its API key, or none", NO_MODEL, str)
     if key_file not in ("", NO_MODEL):
@@ -86,9 +88,16 @@ def client_settings(asker: Asker, address: str | None, key_file: str | None) -> 
 
 
 def _check_address(address: str) -> str:
-    if ":" not in address:
-        raise UsageError(f"{address!r} names no port: write host:port, or https://host:port")
-    return address
+    if address.startswith(_GRPC_SCHEMES):
+        return address
+    try:
+        place = urlsplit(address if "://" in address else f"//{address}")
+        is_whole = place.hostname and (place.scheme == "https" or (place.scheme in ("", "http") and place.port))
+    except ValueError:
+        is_whole = False
+    if is_whole:
+        return address
+    raise UsageError(f"{address!r} is no address: write host:port, or https://host:port")
 
 
 def choose(asker: Asker, given: Given) -> Choices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ NO_MODEL = "none"
 MAX_PORT = 65535
 BLOCK = 100  # distance between the blocks of ports that are tried
 _MAGIC = b"GGUF"
-_QUOTED = set(" \t\n\r#'\"\\$`")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+,=-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def text_of(settings: Mapping[str, str]) -> str:
     """Return the text of a settings file."""
     lines = [
         "# Settings of pagantic, written by `pagantic init`. Variables of the environment win over them.",
-        "# `pagantic doctor` checks this file; deploy/docs/settings.md has every setting.",
+        "# `pagantic doctor` checks this file; the page settings.md of the documentation has every setting.",
     ]
     for name, value in settings.items():
         if comment := _COMMENTS.get(name):
@@ -85,7 +86,7 @@ def text_of(settings: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    if not _QUOTED.intersection(value):
+    if _PLAIN.fullmatch(value):
         return value
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -101,7 +102,7 @@ def check_model(given: str) -> str:
     try:
         return find_in_catalog(given).name
     except NotFound as error:
-        raise UsageError(f"--model: {error}; a file, `{BUNDLED}` and `{NO_MODEL}` are other choices") from None
+        raise UsageError(f"--model: {error} (a GGUF file, `{BUNDLED}` and `{NO_MODEL}` are other choices)") from None
 
 
 def _check_file(path: Path) -> None:
@@ -120,7 +121,7 @@ def is_to_pull(model: str) -> bool:
 
 
 def check_data(given: str) -> Path:
-    """Return the folder for state, absolute; raises UsageError when it cannot be made or written. It is not made."""
+    """Return the folder for state, absolute; raises UsageError for one that this user cannot write. It is not made."""
     path = Path(given).expanduser().absolute()
     if "%" in str(path) or "\n" in str(path):
         raise UsageError(f"--data {str(path)!r}: the path of this folder may have no % and no line break")

@@ -66,14 +66,16 @@ def init(
         asker = Asker(is_asking=not (yes or as_json) and sys.stdin is not None and sys.stdin.isatty())
         given = Given(model, data, http, key, first_port, http_port)
         settings, chosen = _settings_of(asker, given, address, key_file)
+        overridden = _overridden(settings)
         if chosen is not None:
-            _make_key(chosen.key_file)
+            _make_state(chosen)
         _write(path, choices.text_of(settings))
     if as_json:
         say(json.dumps({"file": str(path), "settings": settings}, indent=2))
         return
     say(f"wrote {path}")
-    _note_overridden(settings)
+    for name in overridden:
+        note(f"{name} of this shell has another value, which wins over the file: unset it")
     if chosen is None:
         say('next: pagantic chat "What is a lighthouse for?"')
     else:
@@ -97,16 +99,22 @@ def _settings_of(
     return client_settings(asker, address, key_file), None
 
 
-def _make_key(path: Path | None) -> None:
-    """Write a fresh key for the operator, where one is wanted and none is there."""
-    if path is None:
-        return
+def _make_state(chosen: Choices) -> None:
+    """Make the folder for state, and the operator's key in it, where one is wanted and none is there."""
+    path = chosen.data
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with suppress(FileExistsError), open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:  # noqa: PTH123
-            file.write(make_key(os.urandom).text + "\n")
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if chosen.key_file is not None:
+            path = chosen.key_file
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            with suppress(FileExistsError), os.fdopen(_open_new(path), "w") as file:
+                file.write(make_key(os.urandom).text + "\n")
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _open_new(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
 
 
 def _write(path: Path, text: str) -> None:
@@ -125,10 +133,9 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _note_overridden(settings: dict[str, str]) -> None:
-    for name, value in settings.items():
-        if os.environ.get(name, value) != value and not origin_of(name):
-            note(f"{name} is set in this shell too, to another value, which wins over the file: unset it")
+def _overridden(settings: dict[str, str]) -> list[str]:
+    """Return the variables to which the shell gives another value; what the old file has set is none of it."""
+    return [name for name, value in settings.items() if os.environ.get(name, value) != value and not origin_of(name)]
 
 
 def _pull(asker: Asker, model: str, pull: bool | None) -> None:
