@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -157,6 +158,20 @@ class ModelFolder:
                 self.file_of(name).unlink()
         return model
 
+    def remove_unfinished(self) -> int:
+        """Delete what interrupted pulls have written, and return its bytes; running pulls keep theirs.
+
+        Raises PreconditionFailed when the folder cannot be written.
+        """
+        freed = 0
+        with self._explaining():
+            for path in (self.path / _PARTIAL).glob("*.lock"):
+                # The lock's file stays: another process may have opened it already.
+                with path.open("ab") as lock:
+                    if _try_lock(lock, fcntl.LOCK_EX):
+                        freed += _delete(path.with_suffix(""), path.with_suffix(".scratch"))
+        return freed
+
     def not_pulled(self, name: str) -> NotFound:
         """Return the failure for a name that was not pulled, which lists the others."""
         names = ", ".join(model.name for model in self.models()) or "none"
@@ -212,6 +227,15 @@ def _try_lock(file: BinaryIO, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _delete(file: Path, folder: Path) -> int:
+    """Delete a file and a folder, which may be missing, and return their bytes."""
+    freed = bytes_in(folder) + (file.stat().st_size if file.exists() else 0)
+    file.unlink(missing_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+    return freed
 
 
 def bytes_in(folder: Path) -> int:

@@ -9,6 +9,7 @@ from typing import BinaryIO
 MAGIC = b"GGUF"
 MAX_ENTRIES = 65536
 MAX_TEXT_BYTES = 1024 * 1024
+MAX_METADATA_BYTES = 128 * 1024 * 1024
 MAX_ELEMENTS = 16 * 1024 * 1024
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # struct's letter of each type of a number, in the order of the format's enumeration.
@@ -36,6 +37,7 @@ def read_gguf_header(path: Path) -> dict[str, str]:
         metadata: dict[str, str] = {}
         for _ in range(count):
             key, value = reader.text(), reader.value(reader.number("I"))
+            _bounded(file.tell(), MAX_METADATA_BYTES, "bytes")
             if value is not None:
                 metadata[key] = value
         return metadata

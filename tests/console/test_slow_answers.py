@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from tests.support.console_worlds import waits, with_tool
+
 
 async def held_back(page, pattern, *, times=None):
     """Hold back what the page asks for by this pattern, until the event that is returned is set."""
@@ -80,3 +82,35 @@ async def test_an_answer_to_a_file_that_is_no_json_does_not_stop_the_next(consol
         await opened.page.set_input_files("#files", [file | {"name": name} for name in ("a.txt", "b.txt")])
         await opened.page.locator(".note", has_text="1 file stored, 1 not stored.").wait_for()
         assert "the answer of the gateway cannot be read" in await opened.text(".files .failure")
+
+
+@pytest.mark.whole
+async def test_a_decided_call_does_not_come_back_with_a_list_that_is_older(console):
+    asked, may_arrive, arrived = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hold(route):
+        older = await route.fetch()
+        asked.set()
+        await may_arrive.wait()
+        await route.fulfill(response=older)
+        arrived.set()
+
+    async with console(with_tool()) as opened:
+        task = await waits(opened, "r")
+        await opened.open("#/tools")
+        await opened.page.wait_for_selector(".approval")
+        await opened.page.evaluate(
+            "() => new MutationObserver(() => { window.most = Math.max(window.most ?? 0, "
+            "document.querySelectorAll('.approval').length); }).observe(document.querySelector('.waiting'), "
+            "{ childList: true })"
+        )
+        await opened.page.route("**/v1/approvals?*", hold, times=1)
+        await asked.wait()
+        await opened.page.locator(".approval .main-action").click()
+        await opened.page.get_by_text("No call waits.").wait_for()
+        may_arrive.set()
+        await arrived.wait()
+        async with opened.page.expect_response("**/v1/approvals?*"):
+            pass
+        assert await opened.page.evaluate("window.most") == 0
+        await task

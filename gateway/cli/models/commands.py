@@ -10,7 +10,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.models import system
 from gateway.cli.models.listing import catalog_table, models_table, rows_of
-from gateway.cli.output import note, print_json, reporting_errors, say, show
+from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder
@@ -33,16 +33,24 @@ models = typer.Typer(
 
 
 def rm(
-    name: Name,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Name of the model.")] = "",
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the deleted model as JSON.")] = False,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="Delete what interrupted pulls left.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was deleted as JSON.")] = False,
 ) -> None:
-    """Delete a pulled model.
+    """Delete a pulled model, or what interrupted pulls left.
 
-    A model that a service of this machine serves stays.
+    A model that a service of this machine serves stays, and so does what a running pull writes.
     """
+    folder = ModelFolder(models_folder())
     with reporting_errors():
-        removed = ModelFolder(models_folder()).remove(name, LIST_TIMEOUT_S)
+        if bool(name) == unfinished:
+            raise UsageError("give the name of a model, or --unfinished")
+        if unfinished:
+            freed = folder.remove_unfinished()
+            say(json.dumps({"freed_bytes": freed}) if as_json else f"deleted {freed / 1e6:.0f} MB of unfinished pulls")
+            return
+        removed = folder.remove(name, LIST_TIMEOUT_S)
     if as_json:
         say(json.dumps(removed.model_dump(mode="json"), indent=2))
         return
@@ -76,7 +84,7 @@ def list_models(
     if listed is None:
         note(f"no system runs at {address}: these are the pulled models, of {folder.path}")
     if unfinished := folder.unfinished_bytes():
-        note(f"unfinished pulls hold {unfinished / 1e6:.0f} MB in {folder.path / 'partial'}")
+        note(f"unfinished pulls hold {unfinished / 1e6:.0f} MB: pull again to continue, or `pagantic rm --unfinished`")
 
 
 @models.command("load", cls=options.PlainCommand)

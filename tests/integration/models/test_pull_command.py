@@ -92,6 +92,18 @@ def test_a_pull_that_is_stopped_continues_where_it_was(served, start, run, folde
     assert served.sent_bytes() == [0, kept]
 
 
+def test_an_unfinished_pull_is_deleted_once_it_has_ended(served, start, run, folder):
+    served.stops_at = 40_000
+    pulling = start("pull", REFERENCE)
+    wait_until(lambda: folder.unfinished_bytes() > 0, "some bytes are written")
+    assert run("rm", "--unfinished", "--json") == (0, '{"freed_bytes": 0}\n', "")
+    pulling.kill()
+    pulling.communicate()
+    code, stdout, _ = run("rm", "--unfinished")
+    assert (code, stdout) == (0, "deleted 0 MB of unfinished pulls\n")
+    assert folder.unfinished_bytes() == 0
+
+
 def test_two_pulls_at_once_bring_a_model_once(served, start, folder):
     served.stops_at = 40_000
     both = [start("pull", REFERENCE, "--json")]
@@ -128,6 +140,8 @@ def test_as_json_nothing_else_is_printed(run, folder):
         (["pull", "https://elsewhere.example/m.gguf", "--sha256", "0" * 64], 3, "CONFIG_SOURCE_DENIED", "MODELS_HOSTS"),
         (["pull", REFERENCE, "--as", "../x"], 3, "CONFIG_INVALID: '../x' cannot be the name", "the message names"),
         (["pull", REFERENCE, "--sha256", "0"], 2, "USAGE: --sha256 '0'", ""),
+        (["rm"], 2, "USAGE: give the name", ""),
+        (["rm", "tiny", "--unfinished"], 2, "USAGE: give the name", ""),
         (["rm", "nothing"], 3, "CONFIG_MODEL_NOT_FOUND", "pagantic models"),
         (["models"], 7, "cannot be reached", "pagantic up"),
     ],

@@ -43,6 +43,21 @@ def test_a_published_model_is_found_and_listed(folder):
     assert folder.unfinished_bytes() == 0
 
 
+def test_what_interrupted_pulls_left_is_deleted_and_running_ones_keep_theirs(folder):
+    assert folder.remove_unfinished() == 0
+    with folder.pulling("a" * 64, 0, lambda: None) as left:
+        left.write_bytes(CONTENT)
+        left.with_suffix(".scratch").mkdir()
+        (left.with_suffix(".scratch") / "package").write_bytes(b"12345")
+    with folder.pulling("b" * 64, 0, lambda: None) as running:
+        running.write_bytes(b"123")
+        assert folder.remove_unfinished() == len(CONTENT) + 5
+        assert running.read_bytes() == b"123"
+        assert folder.unfinished_bytes() == 3
+    assert folder.remove_unfinished() == 3
+    assert folder.unfinished_bytes() == 0
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", b"null", b'{"name": "m"}', b"\xff" * 10])
 def test_a_model_with_a_damaged_manifest_is_not_pulled_and_can_be_pulled_again(folder, damage):
     publish(folder)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.models.gguf_header import MAX_TEXT_BYTES, NotGguf, read_gguf_header
+from pagantic_common.models.gguf_header import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NotGguf, read_gguf_header
 from pagantic_common.models.kinds import (
     CHAT_CAPABILITIES,
     EMBED,
@@ -93,3 +93,12 @@ def test_a_chat_model_says_its_window_and_what_it_can_do(path):
 )
 def test_what_a_model_can_do_follows_from_its_metadata(metadata, capabilities):
     assert capabilities_of(lambda key: {"general.architecture": "llama", **metadata}.get(key, "")) == capabilities
+
+
+def test_metadata_are_bounded_as_a_whole(path):
+    text = "x" * MAX_TEXT_BYTES
+    few = {str(number): text for number in range(2)}
+    assert read(path, b"".join(gguf_parts(few, {}))) == few
+    many = {str(number): text for number in range(MAX_METADATA_BYTES // MAX_TEXT_BYTES)}
+    with pytest.raises(NotGguf, match="the limit is"):
+        read(path, b"".join(gguf_parts(many, {})))

@@ -39,10 +39,12 @@ class WaitingCalls {
     this.signal = signal;
     this.made = 0;
     this.shown = new Map();
+    this.decided = new Set();
     this.note = h("p", { class: "empty" }, "Loading …");
     this.problem = h("div", { role: "alert" });
     this.list = h("ul", { class: "waiting", "aria-label": "Calls that wait" });
-    this.element = h("div", { id: "waiting", tabindex: "-1" }, this.problem, this.note, this.list);
+    this.more = h("p", { class: "note", hidden: true }, `These are the first ${MOST_WAITING}; decide some, and others follow.`);
+    this.element = h("div", { id: "waiting", tabindex: "-1" }, this.problem, this.note, this.list, this.more);
   }
 
   async follow() {
@@ -59,8 +61,12 @@ class WaitingCalls {
   }
 
   async #load() {
-    const { approvals } = await call(`v1/approvals?page_size=${MOST_WAITING}`, { signal: this.signal });
-    const waiting = new Map(approvals.map((one) => [`${one.request_id} ${one.tool_call_id}`, one]));
+    // What is decided while the list is on its way may still be in it.
+    this.decided.clear();
+    const listed = await call(`v1/approvals?page_size=${MOST_WAITING}`, { signal: this.signal });
+    const keyed = listed.approvals.map((one) => [`${one.request_id} ${one.tool_call_id}`, one]);
+    const waiting = new Map(keyed.filter(([key]) => !this.decided.has(key)));
+    this.more.hidden = !listed.next_page_token;
     for (const [key, item] of this.shown) {
       if (!waiting.has(key)) this.#remove(key, item);
     }
@@ -82,7 +88,7 @@ class WaitingCalls {
 
   #item(key, approval) {
     const name = visible(approval.tool_name);
-    const form = shownApproval(approval, `waiting-${++this.made}`, () => this.#remove(key, item));
+    const form = shownApproval(approval, `waiting-${++this.made}`, () => this.#leave(key, item));
     const expires = approval.expires_at && new Date(approval.expires_at);
     const item = h(
       "li",
@@ -97,6 +103,11 @@ class WaitingCalls {
       form,
     );
     return item;
+  }
+
+  #leave(key, item) {
+    this.decided.add(key);
+    this.#remove(key, item);
   }
 
   #remove(key, item) {
