@@ -64,6 +64,8 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
     if not _SWITCH[given.lower()]:
         return ()
     host = environment.get("PAGANTIC_HTTP_HOST") or HOST
+    if ":" in host:
+        host = f"[{host.strip('[]')}]"  # as URLs have it
     return (Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment)),)
 
 

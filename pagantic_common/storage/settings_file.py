@@ -59,7 +59,7 @@ def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | N
 
     Programs that this one starts use the same file.
     """
-    path = find_settings_file(environment, Path.cwd())
+    path = find_settings_file(environment, _working_folder())
     if path is None:
         return None
     file = read_settings_file(path)
@@ -69,14 +69,13 @@ def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | N
     return file
 
 
-def find_settings_file(environment: Mapping[str, str], folder: Path) -> Path | None:
+def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> Path | None:
     """Return the file that PAGANTIC_SETTINGS_FILE names, else that of the folder, else the user's; None for none."""
     if given := environment.get(VARIABLE):
         return None if given == NO_FILE else Path(given).expanduser().absolute()
-    for path in (folder / FILE_NAME, user_file(environment)):
-        if path.is_file():
-            return path.absolute()
-    return None
+    users = user_file(environment)
+    places = [users] if folder is None else [folder / FILE_NAME, users]
+    return next((path.absolute() for path in places if _is_file(path)), None)
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
@@ -111,6 +110,20 @@ def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
     except SettingsFileError:
         return ""
     return f"{path}:{line}: " if line else ""
+
+
+def _working_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its folder may not be searched
+        return False
 
 
 def _read_text(path: Path) -> str:

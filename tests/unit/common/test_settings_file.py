@@ -78,6 +78,13 @@ def test_every_wrong_line_is_named(written):
     ]
 
 
+def test_a_folder_that_was_deleted_has_no_settings_file(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert use_settings_file({"XDG_CONFIG_HOME": str(tmp_path)}) is None
+
+
 @pytest.mark.parametrize("content", [b"\xff", b"PAGANTIC_A=\0", b"A" * (1024 * 1024 + 1)])
 def test_what_is_no_settings_file_is_refused(tmp_path, content):
     path = tmp_path / "pagantic.env"

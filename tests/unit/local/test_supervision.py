@@ -51,6 +51,11 @@ def test_the_http_gateway_calls_the_orchestrator_and_stops_before_it(tmp_path):
     assert groups == {"constraint,context,inference,rerank,tools": 1, "orchestrator": 2, "http": 3}
 
 
+def test_the_http_gateways_address_is_one_of_urls():
+    (gateway,) = read_gateway({"PAGANTIC_SERVE_HTTP": "1", "PAGANTIC_HTTP_HOST": "::1"})
+    assert gateway.address == "[::1]:8080"
+
+
 def test_without_the_setting_no_http_gateway_is_started():
     assert read_gateway({"PAGANTIC_HTTP_PORT": "8090"}) == read_gateway({"PAGANTIC_SERVE_HTTP": "off"}) == ()
 

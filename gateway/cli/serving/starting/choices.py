@@ -122,7 +122,7 @@ def is_to_pull(model: str) -> bool:
 
 def check_data(given: str) -> Path:
     """Return the folder for state, absolute; raises UsageError for one that this user cannot write. It is not made."""
-    path = Path(given).expanduser().absolute()
+    path = Path(given).expanduser().resolve()
     if "%" in str(path) or "\n" in str(path):
         raise UsageError(f"--data {str(path)!r}: the path of this folder may have no % and no line break")
     place = next(parent for parent in (path, *path.parents) if parent.exists())

@@ -74,8 +74,7 @@ def init(
         say(json.dumps({"file": str(path), "settings": settings}, indent=2))
         return
     say(f"wrote {path}")
-    for name in overridden:
-        note(f"{name} of this shell has another value, which wins over the file: unset it")
+    _note_precedence(path, overridden)
     if chosen is None:
         say('next: pagantic chat "What is a lighthouse for?"')
     else:
@@ -136,6 +135,14 @@ def _write(path: Path, text: str) -> None:
 def _overridden(settings: dict[str, str]) -> list[str]:
     """Return the variables to which the shell gives another value; what the old file has set is none of it."""
     return [name for name, value in settings.items() if os.environ.get(name, value) != value and not origin_of(name)]
+
+
+def _note_precedence(path: Path, overridden: list[str]) -> None:
+    """Say what wins over the file that was written."""
+    if path != Path.cwd() / FILE_NAME and (Path.cwd() / FILE_NAME).exists():
+        note(f"in this folder {FILE_NAME} comes before it")
+    for name in overridden:
+        note(f"{name} of this shell has another value, which wins over the file: unset it")
 
 
 def _pull(asker: Asker, model: str, pull: bool | None) -> None:
