@@ -12,8 +12,8 @@ from pagantic_common.settings import SHARED_SETTINGS
 from pagantic_common.settings.names import PREFIX, find_unknown
 from pagantic_common.storage.settings_file import VARIABLE, SettingsFile, SettingsFileError, use_settings_file
 
-# `init` writes the file anew, and `doctor` says itself what is wrong with it.
-_WITHOUT = ("init", "doctor")
+# `init` writes the file anew, `doctor` says itself what is wrong with it, and a system is stopped whatever is wrong.
+_WITHOUT = ("init", "doctor", "down", "status")
 
 
 def use_settings() -> str:

@@ -72,7 +72,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(run, tmp_path):
 def test_a_key_is_made_once_for_this_user_alone(run, tmp_path):
     settings = written(run("--json", "--no-http", "--key", "--data", tmp_path / "d"))
     key = tmp_path / "d" / "identity" / "admin-key"
-    assert settings["PAGANTIC_ORCHESTRATOR_AUTH"] == "keys"
+    assert settings["PAGANTIC_ORCHESTRATOR_AUTH"] == settings["PAGANTIC_HTTP_AUTH"] == "keys"
     assert settings["PAGANTIC_API_KEY_FILE"] == settings["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] == str(key)
     text = key.read_text()
     assert text.startswith("pag_")

@@ -56,7 +56,7 @@ class Choices:
             found["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
             found["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
             found["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
-        if self.key_file is not None and self.http_port:
+            # Without this, the gateway would give its own key, the operator's, to callers that have none.
             found["PAGANTIC_HTTP_AUTH"] = "keys"
         return found
 
