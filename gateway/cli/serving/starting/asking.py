@@ -68,7 +68,7 @@ class Asker:
         try:
             return read()
         except typer.Abort:
-            note("\nstopped; nothing was written")
+            note("\nstopped")
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
