@@ -100,11 +100,13 @@ def check() -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    use_file()
+    settings_file = use_file()
     if arguments.command == "check":
         return check()
     system = LocalSystem()
     if arguments.command == "up":
+        if settings_file is not None:
+            print(f"settings of {settings_file}", flush=True)
         return up(system)
     if arguments.command == "down":
         return down(system)

@@ -16,10 +16,11 @@ from pagantic_common.settings.names import AREAS, find_unknown
 from pagantic_common.storage.settings_file import SettingsFileError, use_settings_file
 
 
-def use_file() -> None:
-    """Set the variables of the settings file that are not set yet; raises ConfigurationError."""
+def use_file() -> Path | None:
+    """Set the variables of the settings file that are not set yet, and return its path; raises ConfigurationError."""
     try:
-        use_settings_file(os.environ)
+        file = use_settings_file(os.environ)
+        return None if file is None else file.path
     except SettingsFileError as error:
         raise ConfigurationError(
             "\n".join(f"configuration error: {line}" for line in str(error).splitlines())

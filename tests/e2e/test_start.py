@@ -100,7 +100,7 @@ def folder(tmp_path_factory):
     # Ended executions would otherwise be purged at the start: they are older than a day.
     folder.add(f"PAGANTIC_ORCHESTRATOR_RETENTION_S={TEN_YEARS_S}", f"PAGANTIC_MODELS_FOLDER={folder.path / 'pulled'}")
     folder.address = f"127.0.0.1:{first}"
-    folder.run("up")
+    assert folder.run("up").stdout.startswith(f"settings of {folder.path / 'pagantic.env'}\n")
     yield folder
     folder.run("down")
 
