@@ -20,11 +20,11 @@ def use_file() -> Path | None:
     """Set the variables of the settings file that are not set yet, and return its path; raises ConfigurationError."""
     try:
         file = use_settings_file(os.environ)
-        return None if file is None else file.path
     except SettingsFileError as error:
         raise ConfigurationError(
             "\n".join(f"configuration error: {line}" for line in str(error).splitlines())
         ) from None
+    return None if file is None else file.path
 
 
 def check_names(environment: Mapping[str, str]) -> None:
