@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import typer
 
@@ -31,7 +32,7 @@ def check_settings(problems: str, command: str | None) -> None:
         return
     for line in problems.splitlines():
         typer.secho(f"configuration error: {plain_text(line)}", err=True, fg=typer.colors.RED)
-    raise typer.Exit(EXIT_REQUEST)
+    sys.exit(EXIT_REQUEST)
 
 
 def read_settings() -> SettingsFile | None:

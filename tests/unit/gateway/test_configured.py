@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import typer
 
 from gateway.cli.serving.configured import check_settings, use_settings
 
@@ -21,9 +20,9 @@ def problems(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", ["chat", "up", "serve", None])
 def test_a_command_does_not_run_with_a_wrong_setting(problems, command, capsys):
-    with pytest.raises(typer.Exit) as end:
+    with pytest.raises(SystemExit) as end:
         check_settings(problems, command)
-    assert end.value.exit_code == 3
+    assert end.value.code == 3
     assert capsys.readouterr().err == f"configuration error: {problems}\n"
 
 
