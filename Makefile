@@ -127,6 +127,10 @@ test-terminal: setup-dev ## The terminal program by its keys and on real termina
 test-clients: setup-dev ## The example clients in five languages, built and run whole; builds take minutes once; needs go, cargo, a JDK, mvn and node
 	@PAGANTIC_TEST_CLIENTS=all $(BIN)/python -m pytest tests/e2e/test_clients.py tests/e2e/test_clients_in_trouble.py
 
+.PHONY: test-recipes
+test-recipes: setup-dev ## The ten recipes of deploy/docs/recipes.md, pasted as they stand on a system of their own
+	@PAGANTIC_TEST_RECIPES=all $(BIN)/python -m pytest tests/e2e/test_recipes.py
+
 .PHONY: test-image
 test-image: setup-dev ## Build the image with buildah, and test its containers with podman; needs root, mmdebstrap, netavark and podman-compose
 	@name="$${PAGANTIC_TEST_IMAGE:-$$($(BIN)/python -m tests.support.build_image)}"; \

@@ -1,4 +1,4 @@
-"""`python -m deploy.local up|down|status|demo`: the system on one machine."""
+"""`python -m deploy.local up|down|status|check|demo`: the system on one machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from deploy.local.areas import ConfigurationError
+from deploy.local.known_settings import check_names, check_values, use_file
 from deploy.local.supervision import SupervisionError
 from deploy.local.system import AreaStatus, LocalSystem, StartFailed
 from pagantic_common.domain.defaults import PRIVATE_UMASK
@@ -26,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop every service")
     status = commands.add_parser("status", help="show the state of each service")
     status.add_argument("--json", action="store_true", help="print JSON")
+    commands.add_parser("check", help="check the settings, and start nothing")
     demo = commands.add_parser("demo", help="start, answer six requests, and serve until Ctrl-C")
     demo.add_argument("--once", action="store_true", help="stop after the requests")
     return parser
@@ -90,9 +92,21 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def check() -> int:
+    """Check the names and values of every setting; raises ConfigurationError."""
+    check_names(os.environ)
+    check_values(os.environ)
+    return 0
+
+
 def _run(arguments: argparse.Namespace) -> int:
+    settings_file = use_file()
+    if arguments.command == "check":
+        return check()
     system = LocalSystem()
     if arguments.command == "up":
+        if settings_file is not None:
+            print(f"settings of {settings_file}", flush=True)
         return up(system)
     if arguments.command == "down":
         return down(system)

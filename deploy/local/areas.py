@@ -1,4 +1,7 @@
-"""The services of one machine: their addresses, and the environment by which they find each other."""
+"""The services of one machine: their addresses, and the environment by which they find each other.
+
+The HTTP gateway is an area too where `pagantic up` starts it, but none that the services call.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagantic_common.domain.defaults import HOST, PORTS
+from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
 from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from pagantic_common.settings import Auth
+from pagantic_common.storage.settings_file import origin_of
 
 MAX_PORT = 65535
 IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
 BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on one machine the two services may share the key
+GATEWAY = "http"
+GATEWAY_VARIABLE = "PAGANTIC_SERVE_HTTP"
+_SWITCH = {"": False, "0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
@@ -48,12 +55,32 @@ def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
     return areas
 
 
+def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
+    """Return the HTTP gateway, or nothing where it is not to be started; raises ConfigurationError."""
+    given = environment.get(GATEWAY_VARIABLE, "")
+    if given.lower() not in _SWITCH:
+        origin = origin_of(GATEWAY_VARIABLE, environment)
+        raise ConfigurationError(f"{origin}{GATEWAY_VARIABLE} is {given!r}: it must be on or off")
+    if not _SWITCH[given.lower()]:
+        return ()
+    host = environment.get("PAGANTIC_HTTP_HOST") or HOST
+    if ":" in host:
+        host = f"[{host.strip('[]')}]"  # as URLs have it
+    return (Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment)),)
+
+
 def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> Area:
-    prefix = f"PAGANTIC_{name.upper()}"
-    text = environment.get(f"{prefix}_PORT") or str(default_port)
+    host = environment.get(f"PAGANTIC_{name.upper()}_HOST") or environment.get("PAGANTIC_HOST") or HOST
+    return Area(name, host, _read_port(name, default_port, environment))
+
+
+def _read_port(name: str, default_port: int, environment: Mapping[str, str]) -> int:
+    variable = f"PAGANTIC_{name.upper()}_PORT"
+    text = environment.get(variable) or str(default_port)
     if not text.isdecimal() or not 1 <= int(text) <= MAX_PORT:
-        raise ConfigurationError(f"{prefix}_PORT is {text!r}: it must be a number between 1 and {MAX_PORT}")
-    return Area(name, environment.get(f"{prefix}_HOST") or environment.get("PAGANTIC_HOST") or HOST, int(text))
+        origin = origin_of(variable, environment)
+        raise ConfigurationError(f"{origin}{variable} is {text!r}: it must be a number between 1 and {MAX_PORT}")
+    return int(text)
 
 
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""`python -m deploy.local.child SERVICE`: becomes a service that ends when its supervisor does (on Linux)."""
+"""`python -m deploy.local.child SERVICE`: becomes a service that ends when its supervisor does (on Linux).
+
+`http` is the HTTP gateway; the address of the orchestrator follows it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ def main() -> None:
     """Ask the kernel for SIGTERM at the parent's end, and become the service, for which the request stays valid."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    os.execv(sys.executable, [sys.executable, "-m", f"services.{sys.argv[1]}"])  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
+
+
+def _program(name: str, orchestrator: str = "") -> list[str]:
+    if name == "http":
+        return ["gateway.cli.main", "serve", "--address", orchestrator]
+    return [f"services.{name}"]
 
 
 if __name__ == "__main__":

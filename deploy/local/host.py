@@ -16,6 +16,7 @@ from typing import Any
 
 from deploy.local import record
 from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
+from deploy.local.known_settings import use_file
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.defaults import PRIVATE_UMASK, is_loopback
 from pagantic_common.domain.errors import PaganticError
@@ -111,9 +112,10 @@ def _merged(registrations: Sequence[Registration]) -> list[Registration]:
 def main() -> None:
     """Run until SIGTERM or SIGINT."""
     os.umask(PRIVATE_UMASK)
-    given = dict(os.environ)
-    supervision = Supervision(state_folder().resolve())
     try:
+        use_file()
+        given = dict(os.environ)
+        supervision = Supervision(state_folder().resolve())
         areas = hosted_areas(given)
         supervision.make_folders()
         os.environ.update(host_environment(given))

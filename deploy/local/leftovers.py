@@ -12,6 +12,7 @@ import psutil
 OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
 STOP_WAIT_S = 20.0
 _MODULE = "services."
+_GATEWAY = "gateway.cli.main"  # commands that users type run as the program `pagantic`
 
 
 def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> list[str]:
@@ -48,6 +49,8 @@ def _is_leftover(process: psutil.Process, state: Path, daemon_pid: int) -> bool:
 
 def _name(process: psutil.Process) -> str:
     command = process.info["cmdline"] or []
+    if _GATEWAY in command:
+        return "http"
     return next(
         (part.removeprefix(_MODULE) for part in command if part.startswith(_MODULE) and "." not in part[9:]), ""
     )

@@ -5,17 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterable
+from http.client import HTTPException
 
 import psutil
 
-from deploy.local.areas import Area
+from deploy.local.areas import GATEWAY, Area
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.telemetry.names import READINESS
+
+GATEWAY_PROBE_S = 3.0
 
 
 def probe_area(area: Area) -> str:
     """Return the health of a service, which has TLS as its own variables say, or else those of all services."""
+    if area.name == GATEWAY:
+        return _probe_gateway(area)
     own = f"PAGANTIC_{area.name.upper()}_TLS"
     environment = {
         name.replace(own, "PAGANTIC_TLS"): value for name, value in os.environ.items() if name.startswith(own)
@@ -26,6 +33,18 @@ def probe_area(area: Area) -> str:
 def probe_health(address: str, name: str = READINESS) -> str:
     """Return SERVING, NOT_SERVING, or UNREACHABLE when nothing answers within a second."""
     return ask_health(address, name) or "UNREACHABLE"
+
+
+def _probe_gateway(gateway: Area) -> str:
+    """Return the health of the HTTP gateway, which is ready when the orchestrator behind it is."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{gateway.address}/readyz", timeout=GATEWAY_PROBE_S):
+            return "SERVING"
+    except urllib.error.HTTPError:
+        return "NOT_SERVING"
+    except (OSError, HTTPException):
+        return "UNREACHABLE"
 
 
 def find_taken_ports(areas: Iterable[Area]) -> list[str]:

@@ -24,7 +24,7 @@ from typing import Any, cast
 import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
-from deploy.local.areas import Area
+from deploy.local.areas import GATEWAY, Area
 from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
 
 STOP_WAIT_S = 20
@@ -53,7 +53,7 @@ supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 # A service that ends is started again, unless it ends with 78: its configuration is wrong and stays wrong.
 _PROGRAM = """
 [program:{name}]
-command={python} -m deploy.local.child {name}
+command={python} -m deploy.local.child {arguments}
 stdout_logfile=%(here)s/logs/{name}.log
 stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=2
@@ -76,6 +76,11 @@ priority=1
 [group:edge]
 programs=orchestrator
 priority=2
+"""
+_DOOR = """
+[group:door]
+programs=http
+priority=3
 """
 
 
@@ -258,9 +263,16 @@ class Supervision:
             user = "user=root\n"  # without it, supervisord prints a warning when root starts it
         python = shlex.quote(sys.executable).replace("%", "%%")
         socket = str(self._socket).replace("%", "%%")
-        programs = [_PROGRAM.format(name=area.name, python=python, stop_wait_s=STOP_WAIT_S) for area in areas]
-        inner = ",".join(area.name for area in areas if area.name != "orchestrator")
-        return _HEAD.format(user=user, socket=socket) + "".join(programs) + _GROUPS.format(inner=inner)
+        address_of = {area.name: area.address for area in areas}
+        arguments = {**{name: name for name in address_of}, GATEWAY: f"{GATEWAY} {address_of['orchestrator']}"}
+        programs = [
+            _PROGRAM.format(name=name, arguments=arguments[name], python=python, stop_wait_s=STOP_WAIT_S)
+            for name in address_of
+        ]
+        groups = _GROUPS.format(inner=",".join(sorted(address_of.keys() - {"orchestrator", GATEWAY})))
+        if GATEWAY in address_of:
+            groups += _DOOR
+        return _HEAD.format(user=user, socket=socket) + "".join(programs) + groups
 
 
 def _size_of(path: Path) -> int:

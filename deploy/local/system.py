@@ -16,12 +16,20 @@ from typing import Any
 import psutil
 
 from deploy.local import record
-from deploy.local.areas import Area, ConfigurationError, child_environment, read_areas
-from deploy.local.known_settings import check_names
+from deploy.local.areas import (
+    GATEWAY,
+    Area,
+    ConfigurationError,
+    child_environment,
+    read_areas,
+    read_gateway,
+)
+from deploy.local.known_settings import check_names, check_values
 from deploy.local.probing import find_taken_ports, probe_area
 from deploy.local.progress import Progress
 from deploy.local.supervision import ProcessState, Supervision, SupervisionError
 from pagantic_common.settings import state_folder
+from pagantic_common.storage.settings_file import origin_of
 
 START_LIMIT_VARIABLE = "PAGANTIC_START_LIMIT_S"
 DEFAULT_START_LIMIT_S = 120.0
@@ -60,9 +68,9 @@ class LocalSystem:
         self.supervision = Supervision(state_folder().resolve())
         self.record = record.load(self.supervision.state)
         if self.record is not None:
-            self.areas = self.record.areas
+            self.areas, self.doors = self.record.areas, self.record.doors
         else:
-            self.areas = read_areas()
+            self.areas, self.doors = read_areas(), read_gateway()
         self._start_limit_s = _read_start_limit()
 
     @property
@@ -77,32 +85,36 @@ class LocalSystem:
     def start(self) -> bool:
         """Start every service and wait until all are ready; False when the system is up already.
 
-        Raises ConfigurationError for an unknown setting, and StartFailed after stopping the services again.
+        Raises ConfigurationError for an unknown setting or a wrong value, and StartFailed after stopping the services
+        again.
         """
         if self.record is None:
             check_names(os.environ)
+            check_values(os.environ)
         self.supervision.make_folders()
         with Progress() as progress, self.supervision.starting(lambda: progress.show("waiting for another `up`")):
             self.record = record.load(self.state)
             if self.is_up():
                 if self.record is not None:
-                    self.areas = self.record.areas
+                    self.areas, self.doors = self.record.areas, self.record.doors
                 return False
             self._start(progress)
-        took = f"{len(self.areas)} services are ready after {progress.waited_s:.1f} s"
+        took = f"{len(self._programs)} services are ready after {progress.waited_s:.1f} s"
         print(f"up: {took}; state in {self.state}", flush=True)
+        for one in self.doors:
+            print(f"HTTP on http://{one.address}", flush=True)
         return True
 
     def _start(self, progress: Progress) -> None:
         if self.supervision.daemon_pid():
             raise StartFailed("a supervisor of this state folder runs but does not answer: run `pagantic down` first")
         self._stop_leftovers(progress)
-        if problems := find_taken_ports(self.areas):
+        if problems := find_taken_ports(self._programs):
             raise StartFailed("\n".join(problems))
         pid = 0
         try:
-            pid = self.supervision.start(self.areas, child_environment(self.areas, self.state, os.environ))
-            record.save(self.state, pid, self.areas, os.environ, is_host=False)
+            pid = self.supervision.start(self._programs, child_environment(self.areas, self.state, os.environ))
+            record.save(self.state, pid, self.areas, os.environ, is_host=False, doors=self.doors)
             self._wait_until_ready(progress)
         except BaseException as error:
             if not pid or self.supervision.daemon_pid() == pid:  # no other command has replaced it
@@ -126,10 +138,16 @@ class LocalSystem:
     def status(self) -> list[AreaStatus]:
         """Return the state of each service, in the order of the areas."""
         processes = self._host_processes() or self.supervision.processes()
-        answers = _probe_all(self.areas)
+        programs = self._programs
+        answers = _probe_all(programs)
         return [
-            _status_of(area, processes.get(area.name), health) for area, health in zip(self.areas, answers, strict=True)
+            _status_of(area, processes.get(area.name), health) for area, health in zip(programs, answers, strict=True)
         ]
+
+    @property
+    def _programs(self) -> tuple[Area, ...]:
+        """What the supervisor runs: the services, and the HTTP gateway if the settings ask for it."""
+        return (*self.areas, *self.doors)
 
     def _host_processes(self) -> dict[str, ProcessState]:
         if self.record is None or not self.record.is_host:
@@ -168,8 +186,8 @@ class LocalSystem:
     def _wait_until_ready(self, progress: Progress) -> None:
         first_pids: dict[str, int] = {}
         activity = _Activity()
-        # The orchestrator waits for the others, so it is the last in messages.
-        areas = sorted(self.areas, key=lambda area: area.name == "orchestrator")
+        # The orchestrator waits for the others, and the gateway for it, so these are the last in messages.
+        areas = sorted(self._programs, key=lambda area: (area.name == GATEWAY, area.name == "orchestrator"))
         processes = self._check_processes(first_pids)
         while areas := _not_serving(areas):
             texts = [self._describe_wait(area.name) for area in areas]
@@ -278,7 +296,10 @@ def _read_start_limit() -> float:
     except ValueError:
         limit_s = 0.0
     if not 1 <= limit_s < math.inf:
-        raise ConfigurationError(f"{START_LIMIT_VARIABLE} is {text!r}: it must be a number of seconds, at least 1")
+        origin = origin_of(START_LIMIT_VARIABLE)
+        raise ConfigurationError(
+            f"{origin}{START_LIMIT_VARIABLE} is {text!r}: it must be a number of seconds, at least 1"
+        )
     return limit_s
 
 

@@ -17,18 +17,21 @@ from gateway.cli.models import pulling
 from gateway.cli.options import PlainCommand
 from gateway.cli.retrieval import ask as asking
 from gateway.cli.retrieval import documents, ingest
-from gateway.cli.serving import doctor, http, local, mcp, tools, tuning
+from gateway.cli.serving import configured, doctor, http, local, mcp, tools, tuning
+from gateway.cli.serving.starting import init
 from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
 from pagantic_common.domain.text.terminal import plain_text
 
+_HELP = {"-h", "--help"}
 app = typer.Typer(
     name="pagantic",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": sorted(_HELP)},
 )
 for _command in (
+    init.init,
     local.up,
     local.down,
     local.status,
@@ -80,12 +83,14 @@ def _print_version(value: bool) -> None:
     epilog=EXIT_CODES_HELP,
 )
 def _describe(
+    context: typer.Context,
     *,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has printed it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Take the options that stand before a command, which does not run with a wrong settings file."""
+    configured.check_settings(context.obj or "", context.invoked_subcommand)
 
 
 def _reason_of(error: OSError) -> str:
@@ -101,8 +106,9 @@ def _reason_of(error: OSError) -> str:
 def main() -> None:
     """Entry point of `pagantic`."""
     try:
+        problems = configured.use_settings()
         local.use_remembered_addresses()
-        app()
+        app(obj="" if _HELP.intersection(sys.argv) else problems)
     except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from gateway.completion.bash import read_line, written_for_bash
 from gateway.completion.cache import read_commands
@@ -23,6 +24,7 @@ def answer(environment: Mapping[str, str], variable: str) -> bool:
     if instruction == shell or shell not in ("bash", "zsh", "fish"):
         return False
     _silence()
+    _use_settings()
     if shell != "bash":
         return _answer_through_typer(environment, shell, variable)
     words, last = read_line(environment)
@@ -64,6 +66,17 @@ def _items(environment: Mapping[str, str], words: Sequence[str], last: str) -> S
                 yield found.prefix + word, text
 
     return list(fitting())
+
+
+def _use_settings() -> None:
+    """Set the variables of the settings file: they say where the running system is, whose names are completed."""
+    from pagantic_common.storage.settings_file import (  # noqa: PLC0415 - imported after messages are silenced
+        SettingsFileError,
+        use_settings_file,
+    )
+
+    with suppress(SettingsFileError):
+        use_settings_file(os.environ)
 
 
 def _silence() -> None:

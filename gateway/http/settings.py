@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from gateway.web.settings import DoorSettings
+from pagantic_common.domain.defaults import HTTP_PORT
 
 
 class HttpSettings(DoorSettings):
@@ -13,7 +14,7 @@ class HttpSettings(DoorSettings):
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_HTTP_")
 
-    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(HTTP_PORT, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     call_s: float = Field(600.0, gt=0, le=3600, description="longest time of one request, seconds")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest body of a request")
     max_file_bytes: int = Field(

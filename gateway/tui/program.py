@@ -8,6 +8,7 @@ import sys
 import typer
 
 from gateway.cli.output import reporting_errors
+from gateway.cli.serving.configured import check_settings, use_settings
 from gateway.cli.serving.local import use_remembered_addresses
 from gateway.tui.app import TerminalApp
 from pagantic_common.client import AsyncClient
@@ -15,6 +16,7 @@ from pagantic_common.client import AsyncClient
 
 def main() -> None:
     """Run the program until it is left; ends with its exit code."""
+    check_settings(use_settings(), None)
     use_remembered_addresses()
     # The messages of gRPC's core would be written over the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

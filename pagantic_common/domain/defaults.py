@@ -16,6 +16,7 @@ PORTS: Final = {
     "rerank": 50055,
     "tools": 50056,
 }
+HTTP_PORT: Final = 8080
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
 # A model that judges an output may write this many tokens. Budgets reserve the same number.
@@ -48,6 +49,11 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of pagantic in the user's cache."""
     return Path(environment.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
+
+
+def config_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of pagantic in the user's configuration."""
+    return Path(environment.get("XDG_CONFIG_HOME") or home_folder() / ".config") / "pagantic"
 
 
 def home_folder() -> Path:

@@ -163,14 +163,8 @@ class ModelFolder:
 
         Raises PreconditionFailed when the folder cannot be written.
         """
-        freed = 0
         with self._explaining():
-            for path in (self.path / _PARTIAL).glob("*.lock"):
-                # The lock's file stays: another process may have opened it already.
-                with path.open("ab") as lock:
-                    if _try_lock(lock, fcntl.LOCK_EX):
-                        freed += _delete(path.with_suffix(""), path.with_suffix(".scratch"))
-        return freed
+            return sum(map(_delete_unlocked, (self.path / _PARTIAL).glob("*.lock")))
 
     def not_pulled(self, name: str) -> NotFound:
         """Return the failure for a name that was not pulled, which lists the others."""
@@ -227,6 +221,17 @@ def _try_lock(file: BinaryIO, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _delete_unlocked(lock_file: Path) -> int:
+    """Delete what a pull has written unless it runs, and return its bytes.
+
+    The lock's file stays: another process may have opened it already.
+    """
+    with lock_file.open("ab") as lock:
+        if not _try_lock(lock, fcntl.LOCK_EX):
+            return 0
+        return _delete(lock_file.with_suffix(""), lock_file.with_suffix(".scratch"))
 
 
 def _delete(file: Path, folder: Path) -> int:

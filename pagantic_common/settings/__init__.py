@@ -24,6 +24,7 @@ from pydantic_settings import (
 from pagantic_common.domain import defaults
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback, local_address
 from pagantic_common.settings.names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
+from pagantic_common.storage.settings_file import origin_of
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
@@ -270,18 +271,26 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:
     """Read settings from the environment; print wrong values and unknown names on stderr and exit with 78."""
+    settings, problems = read_settings(cls)
+    if settings is not None:
+        return settings
+    for problem in problems:
+        print(f"configuration error: {problem}", file=sys.stderr)  # noqa: T201
+    sys.exit(EXIT_CONFIG)
+
+
+def read_settings(cls: type[SettingsT]) -> tuple[SettingsT | None, list[str]]:
+    """Read settings from the environment; without them, return a line for each wrong value or unknown name."""
     prefix = cls.model_config.get("env_prefix", "")
     try:
         problems = _unknown_variables(cls, prefix)
         if not problems:
-            return cls()
+            return cls(), []
     except ValidationError as error:
         problems = _wrong_values(error, prefix)
     except SettingsError as error:
         problems = [_describe_unreadable(error, prefix)]
-    for problem in problems:
-        print(f"configuration error: {problem}", file=sys.stderr)  # noqa: T201
-    sys.exit(EXIT_CONFIG)
+    return None, problems
 
 
 def _unknown_variables(cls: type[BaseSettings], prefix: str) -> list[str]:
@@ -297,7 +306,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
     for problem in error.errors():
         field = "".join(str(part) for part in problem["loc"][:1])
         reasons.setdefault(_variable_of(prefix, field.upper()), []).append(_reason_of(problem))
-    return [f"{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
+    return [f"{origin_of(variable)}{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
 
 
 def _reason_of(problem: ErrorDetails) -> str:
@@ -313,7 +322,8 @@ def _describe_unreadable(error: SettingsError, prefix: str) -> str:
     field = re.search(r'field "(\w+)"', str(error))
     if field is None:
         return f"{prefix}: it must be JSON"
-    return f"{prefix}{field[1].upper()}: it must be JSON"
+    variable = _variable_of(prefix, field[1].upper())
+    return f"{origin_of(variable)}{variable}: it must be JSON"
 
 
 def _may_show(value: object) -> bool:

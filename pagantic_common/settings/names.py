@@ -6,10 +6,12 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 from pagantic_common.domain.defaults import PORTS
+from pagantic_common.storage.settings_file import VARIABLE as SETTINGS_FILE
+from pagantic_common.storage.settings_file import origin_of
 
 PREFIX = "PAGANTIC_"
 AREAS = tuple(PORTS)
-DOORS = ("mcp",)  # programs of the gateway that have settings
+DOORS = ("http", "mcp")  # programs of the gateway that have settings
 # Variables of commands, the supervisor, the build and the tests.
 TOOL_NAMES = frozenset(
     {
@@ -22,6 +24,8 @@ TOOL_NAMES = frozenset(
         "PAGANTIC_MODELS_HOSTS",
         "PAGANTIC_MODELS_HUB_ENDPOINT",
         "PAGANTIC_PLAINTEXT_KEY",
+        "PAGANTIC_SERVE_HTTP",
+        SETTINGS_FILE,
         "PAGANTIC_START_LIMIT_S",
         "PAGANTIC_STATE",
         "PAGANTIC_SUITES",
@@ -53,7 +57,7 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
         name = variable.upper()
         if not name.startswith(PREFIX) or name in names or name.startswith((*TOOL_PREFIXES, *others)):
             continue
-        problem = f"{variable}: no such setting"
+        problem = f"{origin_of(variable, environment)}{variable}: no such setting"
         if near := _nearest(name, names):
             problem += f"; did you mean {near}?"
         problems.append(problem)

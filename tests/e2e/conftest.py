@@ -30,6 +30,7 @@ class System:
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("PAGANTIC_")}
         self.environment |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in self.ports.items()}
         self.environment |= {
+            "PAGANTIC_SETTINGS_FILE": "none",
             "PAGANTIC_STATE": str(state),
             "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),

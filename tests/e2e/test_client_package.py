@@ -89,6 +89,19 @@ def test_doctor_checks_what_a_client_needs(site):
     assert "engine" not in done.stdout
 
 
+def test_a_client_is_set_up_for_a_system_elsewhere(site, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    command = "from gateway.cli.main import main; main()"
+    refused = run(site, command, "init", "--user", "--model", "smollm2:135m")
+    assert refused.returncode == 2
+    assert "pip install 'pagantic[server]'" in refused.stderr
+    assert run(site, command, "init", "--user", "--address", "127.0.0.1:1").returncode == 0
+    monkeypatch.delenv("PAGANTIC_SETTINGS_FILE")
+    checks = run(site, command, "doctor").stdout
+    assert f"settings: {tmp_path / 'pagantic' / 'pagantic.env'} with 1 setting" in checks
+    assert "orchestrator: nothing listens on 127.0.0.1:1" in checks
+
+
 def test_serving_clients_of_the_protocol_says_what_to_install(site):
     done = run(site, "from gateway.cli.main import main; main()", "mcp")
     assert done.returncode == 2

@@ -41,6 +41,11 @@ TIME_FOR_CLIENTS = Need(
     "make test-clients runs it, with PAGANTIC_TEST_CLIENTS=all",
     is_installable=False,
 )
+TIME_FOR_RECIPES = Need(
+    "time for all recipes",
+    "make test-recipes runs them, with PAGANTIC_TEST_RECIPES=all",
+    is_installable=False,
+)
 PROMETHEUS = Need("Prometheus", "install Debian's package prometheus")
 ALERTS = Need("some minutes and root", "make test-alerts runs it, with PAGANTIC_TEST_ALERTS=1", is_installable=False)
 LLAMA_SERVER = Need(

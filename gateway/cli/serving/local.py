@@ -21,6 +21,7 @@ from pagantic_common.client.credentials import has_key
 from pagantic_common.settings import state_folder
 
 MODULE = "deploy.local"
+CLIENT_ALONE = "this installation has the client only: `pip install 'pagantic[server]'` brings the services"
 TAIL_BYTES = 1024 * 1024
 FOLLOW_S = 0.3
 
@@ -91,6 +92,13 @@ def has_services() -> bool:
     return importlib.util.find_spec("supervisor") is not None
 
 
+def find_wrong_settings() -> list[str]:
+    """Return a line for each unknown or wrong setting of the services."""
+    command = [sys.executable, "-m", MODULE, "check"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    return [line.removeprefix("configuration error: ") for line in printed.splitlines()]
+
+
 def read_status() -> list[dict[str, Any]]:
     """Return the output of `status --json`; empty when it fails."""
     command = [sys.executable, "-m", MODULE, "status", "--json"]
@@ -140,9 +148,7 @@ def _show_lines(file: Path, lines: Sequence[bytes], *, is_named: bool) -> None:
 
 def _run(*arguments: str) -> int:
     if not has_services():
-        typer.echo(
-            "this installation has the client only: `pip install 'pagantic[server]'` brings the services", err=True
-        )
+        typer.echo(CLIENT_ALONE, err=True)
         return EXIT_USAGE
     # Ctrl-C reaches the started command, too. It stops its services, so wait for its end instead of killing it.
     running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from deploy.local.areas import ConfigurationError, read_areas
-from deploy.local.known_settings import check_names
+from deploy.local.known_settings import check_names, check_values
 from gateway.mcp.settings import McpSettings
 from pagantic_common.settings import load_settings
 from services.context.settings import ContextSettings
@@ -102,6 +104,29 @@ def test_a_wrong_value_of_a_union_names_the_setting(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         load_settings(InferenceSettings)
     assert "PAGANTIC_INFERENCE_THREADS: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("PAGANTIC_INFERENCE_THREADS", "many", "PAGANTIC_INFERENCE_THREADS: "),
+        ("PAGANTIC_HTTP_CALL_S", "never", "PAGANTIC_HTTP_CALL_S: "),
+        ("PAGANTIC_SERVE_HTTP", "maybe", "PAGANTIC_SERVE_HTTP is 'maybe': it must be on or off"),
+        ("PAGANTIC_TOOLS_PORT", "x", "PAGANTIC_TOOLS_PORT is 'x': it must be a number"),
+        ("PAGANTIC_ORCHESTRATOR_PRICES", "1", "PAGANTIC_ORCHESTRATOR_PRICES: "),
+    ],
+)
+def test_up_refuses_a_wrong_value_of_any_program_that_it_would_start(variable, value, problem):
+    before = dict(os.environ)
+    with pytest.raises(ConfigurationError, match=problem):
+        check_values({**before, variable: value})
+    assert dict(os.environ) == before
+
+
+def test_up_makes_the_keys_that_a_setting_asks_for_so_their_absence_is_no_wrong_value(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("pag_x")
+    check_values({"PAGANTIC_ORCHESTRATOR_AUTH": "keys", "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": str(key)})
 
 
 def test_one_host_is_set_for_every_service():

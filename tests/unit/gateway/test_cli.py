@@ -225,7 +225,7 @@ def test_help_is_plain_for_every_command():
     ],
 )
 def test_an_error_of_the_system_keeps_its_file_and_its_words(monkeypatch, tmp_path, capsys, error, words):
-    def fail():
+    def fail(**_words):
         raise error
 
     monkeypatch.setenv("PAGANTIC_STATE", str(tmp_path))

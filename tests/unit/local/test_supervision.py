@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import socket
 
 import pytest
 from supervisor.options import ServerOptions
 
-from deploy.local.areas import Area, read_areas
+from deploy.local.areas import Area, read_areas, read_gateway
 from deploy.local.probing import find_taken_ports, probe_health
 from deploy.local.supervision import Supervision, SupervisionError
 
@@ -18,6 +19,12 @@ def taken_port():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield listener.getsockname()[1]
+
+
+def parsed(rendered):
+    parser = configparser.RawConfigParser()
+    parser.read_string(rendered)
+    return parser
 
 
 def test_supervisor_reads_a_program_for_each_service_and_opens_no_tcp_port(tmp_path, monkeypatch):
@@ -32,6 +39,25 @@ def test_supervisor_reads_a_program_for_each_service_and_opens_no_tcp_port(tmp_p
     assert set(programs) == {"orchestrator", "inference", "constraint", "context", "rerank", "tools"}
     assert programs["tools"].stdout_logfile == str(folder / "logs" / "tools.log")
     assert [config["section"] for config in options.server_configs] == ["unix_http_server"]
+
+
+def test_the_http_gateway_calls_the_orchestrator_and_stops_before_it(tmp_path):
+    settings = {"PAGANTIC_SERVE_HTTP": "on", "PAGANTIC_HTTP_PORT": "8090", "PAGANTIC_ORCHESTRATOR_PORT": "6001"}
+    (gateway,) = read_gateway(settings)
+    assert gateway.address == "127.0.0.1:8090"
+    rendered = Supervision(tmp_path)._render((*read_areas(settings), gateway))
+    assert "-m deploy.local.child http 127.0.0.1:6001\n" in rendered
+    groups = {group["programs"]: int(group["priority"]) for name, group in parsed(rendered).items() if "group:" in name}
+    assert groups == {"constraint,context,inference,rerank,tools": 1, "orchestrator": 2, "http": 3}
+
+
+def test_the_http_gateways_address_is_one_of_urls():
+    (gateway,) = read_gateway({"PAGANTIC_SERVE_HTTP": "1", "PAGANTIC_HTTP_HOST": "::1"})
+    assert gateway.address == "[::1]:8080"
+
+
+def test_without_the_setting_no_http_gateway_is_started():
+    assert read_gateway({"PAGANTIC_HTTP_PORT": "8090"}) == read_gateway({"PAGANTIC_SERVE_HTTP": "off"}) == ()
 
 
 def test_a_state_folder_that_supervisor_cannot_take_is_refused(tmp_path):

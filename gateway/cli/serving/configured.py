@@ -1,0 +1,52 @@
+"""Gives every command the settings of the settings file."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from gateway.cli.failures import EXIT_REQUEST
+from pagantic_common.domain.text.terminal import plain_text
+from pagantic_common.settings import SHARED_SETTINGS
+from pagantic_common.settings.names import PREFIX, find_unknown
+from pagantic_common.storage.settings_file import VARIABLE, SettingsFile, SettingsFileError, use_settings_file
+
+# `init` writes the file anew, `doctor` says itself what is wrong with it, and a system is stopped whatever is wrong.
+_WITHOUT = ("init", "doctor", "down", "status")
+
+
+def use_settings() -> str:
+    """Set the variables of the settings file, and return what is wrong with it, a line for each problem."""
+    try:
+        read_settings()
+    except SettingsFileError as error:
+        return str(error)
+    return ""
+
+
+def check_settings(problems: str, command: str | None) -> None:
+    """End the program, which runs this command, when something is wrong with the settings file."""
+    if not problems or command in _WITHOUT:
+        return
+    for line in problems.splitlines():
+        typer.secho(f"configuration error: {plain_text(line)}", err=True, fg=typer.colors.RED)
+    sys.exit(EXIT_REQUEST)
+
+
+def read_settings() -> SettingsFile | None:
+    """Set the variables of the settings file, and return it; raises SettingsFileError, also for unknown names.
+
+    Names of single services are checked where these services are: by `up` and `doctor`.
+    """
+    file = use_settings_file(os.environ)
+    if file is not None and (problems := _unknown_names(file)):
+        raise SettingsFileError("\n".join(problems))
+    return file
+
+
+def _unknown_names(file: SettingsFile) -> list[str]:
+    variables = {setting.name: setting.value for setting in file.settings}
+    shared = {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS}
+    return find_unknown({**variables, VARIABLE: str(file.path)}, shared, ())

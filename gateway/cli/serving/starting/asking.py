@@ -1,0 +1,168 @@
+"""The questions of `pagantic init`, and their defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import typer
+
+from gateway.cli.failures import EXIT_INTERRUPTED
+from gateway.cli.options import ORCHESTRATOR
+from gateway.cli.output import UsageError, note
+from gateway.cli.serving.doctor import has_bundled_model
+from gateway.cli.serving.running import read_ports
+from gateway.cli.serving.starting import choices
+from gateway.cli.serving.starting.choices import BUNDLED, NO_MODEL, Choices
+from pagantic_common.domain.defaults import HTTP_PORT, PORTS, state_folder
+
+DEFAULT_MODEL = "smollm2:135m"
+_GRPC_SCHEMES = ("dns:", "unix:")
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the options say; None is left to a question."""
+
+    model: str | None
+    data: str | None
+    http: bool | None
+    key: bool | None
+    first_port: int | None
+    http_port: int | None
+
+    def names(self) -> list[str]:
+        """Return the options that were given."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None]
+
+
+class Asker:
+    """Asks on the terminal, or takes the defaults."""
+
+    def __init__(self, *, is_asking: bool) -> None:
+        self.is_asking = is_asking
+
+    def ask(self, question: str, default: str, check: Callable[[str], AnswerT]) -> AnswerT:
+        """Return a checked answer; a wrong one is asked for again. Raises UsageError for a wrong default."""
+        while self.is_asking:
+            try:
+                return check(self._typed(lambda: str(typer.prompt(question, default=default, err=True))))
+            except UsageError as error:
+                note(str(error))
+        return check(default)
+
+    def confirm(self, question: str, *, default: bool) -> bool:
+        """Return whether the user agrees."""
+        if not self.is_asking:
+            return default
+        return self._typed(lambda: typer.confirm(question, default=default, err=True))
+
+    @staticmethod
+    def _typed(read: Callable[[], AnswerT]) -> AnswerT:
+        try:
+            return read()
+        except typer.Abort:
+            note("\nstopped")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def client_settings(asker: Asker, address: str | None, key_file: str | None) -> dict[str, str]:
+    """Return the settings of a client of a system elsewhere; asks for what is None, and raises UsageError."""
+    if address is None:
+        address = asker.ask("Address of the system", ORCHESTRATOR, _check_address)
+    settings = {"PAGANTIC_ADDRESS": _check_address(address)}
+    if key_file is None:
+        key_file = asker.ask("File of its API key, or none", NO_MODEL, str)
+    if key_file not in ("", NO_MODEL):
+        path = Path(key_file).expanduser().absolute()
+        if not path.is_file():
+            raise UsageError(f"--key-file {str(path)!r}: there is no such file")
+        settings["PAGANTIC_API_KEY_FILE"] = str(path)
+    return settings
+
+
+def _check_address(address: str) -> str:
+    if address.startswith(_GRPC_SCHEMES):
+        return address
+    try:
+        place = urlsplit(address if "://" in address else f"//{address}")
+        is_whole = place.hostname and (place.scheme == "https" or (place.scheme in ("", "http") and place.port))
+    except ValueError:
+        is_whole = False
+    if is_whole:
+        return address
+    raise UsageError(f"{address!r} is no address: write host:port, or https://host:port")
+
+
+def choose(asker: Asker, given: Given) -> Choices:
+    """Ask for what the options do not say; raises UsageError for what cannot be."""
+    model, data, http, key = given.model, given.data, given.http, given.key
+    if model is None:
+        model = asker.ask(
+            f"Model: a name of `pagantic models --catalog`, a GGUF file, {BUNDLED}, or {NO_MODEL}",
+            BUNDLED if has_bundled_model() else DEFAULT_MODEL,
+            _checked_model,
+        )
+    model = _checked_model(model)
+    if data is None:
+        data = str(
+            asker.ask("Folder of journals, collections and logs", str(state_folder(os.environ)), choices.check_data)
+        )
+    folder = choices.check_data(data)
+    own = read_ports({"PAGANTIC_STATE": str(folder)})
+    if http is None:
+        http = given.http_port is not None or asker.confirm(
+            "Console and APIs over HTTP, for this machine alone?", default=True
+        )
+    if key is None:
+        key = asker.confirm("Let in callers with an API key alone?", default=False)
+    return Choices(
+        model=model,
+        data=folder,
+        http_port=_http_port(asker, given.http_port, own) if http else 0,
+        key_file=folder / "identity" / "admin-key" if key else None,
+        first_port=_first_port(asker, given.first_port, own),
+    )
+
+
+def _checked_model(given: str) -> str:
+    if given == BUNDLED and not has_bundled_model():
+        raise UsageError(f"no model is bundled with this installation: --model {DEFAULT_MODEL} is the same one")
+    return choices.check_model(given)
+
+
+def _first_port(asker: Asker, given: int | None, own: set[int]) -> int:
+    usual = PORTS["orchestrator"]
+    if given is not None:
+        return choices.check_ports(given, own)
+    if not choices.taken_ports(choices.ports_from(usual).values(), own):
+        return usual
+    note(f"other programs listen on some of the ports {usual} to {usual + len(PORTS) - 1}")
+    return asker.ask(
+        f"First of {len(PORTS)} ports",
+        str(choices.free_block(usual, own)),
+        lambda answer: choices.check_ports(_number(answer), own),
+    )
+
+
+def _http_port(asker: Asker, given: int | None, own: set[int]) -> int:
+    if given is None:
+        given = HTTP_PORT
+        if choices.taken_ports((given,), own):
+            note(f"another program listens on port {given}")
+            given = asker.ask("Port for HTTP", str(choices.free_port(given, own)), _number)
+    if choices.taken_ports((given,), own):
+        raise UsageError(f"--http-port {given}: it is in use; {choices.free_port(given, own)} would be free")
+    return given
+
+
+def _number(answer: str) -> int:
+    if not answer.isdecimal() or not 1 <= int(answer) <= choices.MAX_PORT:
+        raise UsageError(f"{answer!r} is no port: it is a number between 1 and {choices.MAX_PORT}")
+    return int(answer)

@@ -1,0 +1,180 @@
+"""What `pagantic init` is told, checked, and the lines of the settings file that say it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.cli.output import UsageError
+from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
+from pagantic_common.domain.errors import NotFound
+from pagantic_common.models.catalog import catalog, find_in_catalog
+from pagantic_common.models.folder import SUFFIX, ModelFolder
+from pagantic_common.models.settings import models_folder
+
+BUNDLED = "bundled"
+NO_MODEL = "none"
+MAX_PORT = 65535
+BLOCK = 100  # distance between the blocks of ports that are tried
+_MAGIC = b"GGUF"
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+,=-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the settings file is to say.
+
+    Args:
+        model: Name of a pulled model or of the catalog, absolute path of a GGUF file, `bundled` or `none`.
+        data: Folder for state.
+        http_port: Port of the HTTP gateway; 0 has `pagantic up` start none.
+        key_file: The file of the operator's API key; None asks callers for none.
+        first_port: Port of the orchestrator; the other services follow it.
+    """
+
+    model: str
+    data: Path
+    http_port: int
+    key_file: Path | None
+    first_port: int
+
+    def settings(self) -> dict[str, str]:
+        """Return the variables."""
+        found = {"PAGANTIC_STATE": str(self.data)}
+        if self.model != BUNDLED:
+            found["PAGANTIC_INFERENCE_MODEL_PATH"] = self.model
+        if self.first_port != PORTS["orchestrator"]:
+            found |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in ports_from(self.first_port).items()}
+        found["PAGANTIC_SERVE_HTTP"] = "on" if self.http_port else "off"
+        if self.http_port not in (0, HTTP_PORT):
+            found["PAGANTIC_HTTP_PORT"] = str(self.http_port)
+        if self.key_file is not None:
+            found["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
+            found["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
+            found["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
+            # Without this, the gateway would give its own key, the operator's, to callers that have none.
+            found["PAGANTIC_HTTP_AUTH"] = "keys"
+        return found
+
+
+_COMMENTS = {
+    "PAGANTIC_ADDRESS": "The system that the commands call.",
+    "PAGANTIC_STATE": "Folder of journals, collections and logs.",
+    "PAGANTIC_INFERENCE_MODEL_PATH": "Name of a pulled model, or a GGUF file; `none` is for other engines alone.",
+    "PAGANTIC_ORCHESTRATOR_PORT": "Ports of the services.",
+    "PAGANTIC_SERVE_HTTP": "Whether `pagantic up` starts the console and the APIs over HTTP too.",
+    "PAGANTIC_ORCHESTRATOR_AUTH": "Callers need an API key; `pagantic keys create` makes more.",
+    "PAGANTIC_API_KEY_FILE": "The key that the commands send.",
+}
+
+
+def text_of(settings: Mapping[str, str]) -> str:
+    """Return the text of a settings file."""
+    lines = [
+        "# Settings of pagantic, written by `pagantic init`. Variables of the environment win over them.",
+        "# `pagantic doctor` checks this file; the page settings.md of the documentation has every setting.",
+    ]
+    for name, value in settings.items():
+        if comment := _COMMENTS.get(name):
+            lines += ["", f"# {comment}"]
+        lines.append(f"{name}={_quoted(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def check_model(given: str) -> str:
+    """Return a model as the settings name it; raises UsageError for an unknown name, and for what is no model file."""
+    if given in (BUNDLED, NO_MODEL) or ModelFolder(models_folder()).find(given) is not None:
+        return given
+    path = Path(given).expanduser().absolute()
+    if "/" in given or given.endswith(SUFFIX) or path.is_file():
+        _check_file(path)
+        return str(path)
+    try:
+        return find_in_catalog(given).name
+    except NotFound as error:
+        raise UsageError(f"--model: {error} (a GGUF file, `{BUNDLED}` and `{NO_MODEL}` are other choices)") from None
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except OSError as error:
+        raise UsageError(f"--model {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
+    if magic != _MAGIC:
+        raise UsageError(f"--model {str(path)!r}: it is no GGUF file")
+
+
+def is_to_pull(model: str) -> bool:
+    """Tell whether a model is of the catalog, and was not pulled."""
+    return model in catalog() and ModelFolder(models_folder()).find(model) is None
+
+
+def check_data(given: str) -> Path:
+    """Return the folder for state, absolute; raises UsageError for one that this user cannot write. It is not made."""
+    path = Path(given).expanduser().resolve()
+    if "%" in str(path) or "\n" in str(path):
+        raise UsageError(f"--data {str(path)!r}: the path of this folder may have no % and no line break")
+    place = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"--data {str(path)!r}: {str(place)!r} is no folder that this user can write")
+    return path
+
+
+def ports_from(first: int) -> dict[str, int]:
+    """Return the ports of the services, the orchestrator's first."""
+    return {area: first + offset for offset, area in enumerate(PORTS)}
+
+
+def check_ports(first: int, own: Iterable[int]) -> int:
+    """Return the first port; raises UsageError when a port is in use, but for a system's own."""
+    if not 1 <= first <= MAX_PORT + 1 - len(PORTS):
+        raise UsageError(f"--first-port {first}: {len(PORTS)} ports from it on must be between 1 and {MAX_PORT}")
+    if taken := taken_ports(ports_from(first).values(), own):
+        raise UsageError(f"--first-port {first}: {_list(taken)} in use; {free_block(first, own)} would be free")
+    return first
+
+
+def free_block(first: int, own: Iterable[int]) -> int:
+    """Return the first port of the nearest block of free ports; the given one when there is none."""
+    for start in range(first, MAX_PORT - len(PORTS), BLOCK):
+        if not taken_ports(ports_from(start).values(), own):
+            return start
+    return first
+
+
+def free_port(first: int, own: Iterable[int]) -> int:
+    """Return the nearest free port; the given one when there is none."""
+    return next((port for port in range(first, MAX_PORT + 1) if not taken_ports((port,), own)), first)
+
+
+def taken_ports(ports: Iterable[int], own: Iterable[int]) -> list[int]:
+    """Return the ports on which another program listens."""
+    kept = set(own)
+    return [port for port in ports if port not in kept and not _is_free(port)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _list(ports: list[int]) -> str:
+    if len(ports) == 1:
+        return f"port {ports[0]} is"
+    return f"ports {', '.join(map(str, ports))} are"
