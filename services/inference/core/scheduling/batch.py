@@ -122,13 +122,7 @@ def turn_of(work: Sequence[Work]) -> Turn:
 def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> list[Work]:
     """Return the work of one step, within its budget; marks the deferred prompts."""
     work: list[Work] = []
-    longest_s = _LONGEST_PROMPT_STEP_S
-    if budget.turn is not None:
-        outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
-        prompts = [branch for branch in seated if _is_prompt(branch)]
-        if outputs and prompts:
-            longest_s = _LONGEST_WAIT_S
-            seated = prompts if budget.turn is Turn.PROMPTS else outputs
+    seated, longest_s = _whose_turn(seated, budget.turn)
     most = _most_tokens(seated, budget, costs, longest_s)
     left = most
     tenants = _by_tenant(seated, most)
@@ -144,6 +138,16 @@ def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -
         left -= more
     _add_drafts(work, left - (most - budget.step), costs)
     return work
+
+
+def _whose_turn(seated: Sequence[Branch], turn: Turn | None) -> tuple[Sequence[Branch], float]:
+    """Return the branches of a step, and how long one with prompts alone may take."""
+    if turn is not None:
+        outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
+        prompts = [branch for branch in seated if _is_prompt(branch)]
+        if outputs and prompts:
+            return prompts if turn is Turn.PROMPTS else outputs, _LONGEST_WAIT_S
+    return seated, _LONGEST_PROMPT_STEP_S
 
 
 def _is_prompt(branch: Branch) -> bool:
