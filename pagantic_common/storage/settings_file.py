@@ -26,6 +26,9 @@ MAX_BYTES: Final = 1024 * 1024
 _OURS = "PAGANTIC"
 _LIKENESS = 0.7
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A wrong line may be a part of a secret, such as a key of several lines. What looks like this is a name, and is shown.
+_SHOWN = re.compile(r"(?=.{1,64}$)([A-Z]+(_[A-Z0-9]+)+|pagantic(_[a-z0-9]+)+)")
+_BEGIN = re.compile(r"\s*(?:export\s+)?([^\s=]*)")
 
 
 class SettingsFileError(Exception):
@@ -50,22 +53,24 @@ class SettingsFile:
 
     def line_of(self, name: str, value: str) -> int:
         """Return the line that gives this value to a variable; 0 when none does."""
-        lines = (one.line for one in self.settings if (one.name.upper(), one.value) == (name.upper(), value))
+        lines = (one.line for one in self.settings if (one.name, one.value) == (name, value))
         return next(lines, 0)
 
 
 def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | None:
     """Set the variables of the settings file that are not set yet; None without a file. Raises SettingsFileError.
 
-    Programs that this one starts use the same file.
+    Programs that this one starts use the same file. Where lines of it are wrong, it sets the others before it raises:
+    a system is stopped by them.
     """
     path = find_settings_file(environment, _working_folder())
     if path is None:
         return None
-    file = read_settings_file(path)
+    file, problems = _read(path)
     for setting in file.settings:
         environment.setdefault(setting.name, setting.value)
     environment[VARIABLE] = str(path)
+    _raise_for(problems)
     return file
 
 
@@ -85,18 +90,9 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 def read_settings_file(path: Path) -> SettingsFile:
     """Read a settings file; raises SettingsFileError, with a line for each wrong line of the file."""
-    bindings = list(parse_stream(StringIO(_read_text(path))))
-    problems: list[str] = []
-    settings: dict[str, Setting] = {}
-    for binding in bindings:
-        name, value, line = binding.key or "", binding.value or "", _line_of(binding)
-        if problem := _problem_of(binding, settings):
-            problems.append(f"{path}:{line}: {problem}")
-        elif name:
-            settings[name.upper()] = Setting(name, value, line)
-    if problems:
-        raise SettingsFileError("\n".join(problems))
-    return SettingsFile(path, tuple(settings.values()))
+    file, problems = _read(path)
+    _raise_for(problems)
+    return file
 
 
 def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -106,10 +102,28 @@ def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
     if value is None or path in ("", NO_FILE):
         return ""
     try:
-        line = read_settings_file(Path(path)).line_of(name, value)
+        line = _read(Path(path))[0].line_of(name, value)
     except SettingsFileError:
         return ""
     return f"{path}:{line}: " if line else ""
+
+
+def _read(path: Path) -> tuple[SettingsFile, list[str]]:
+    """Return what the right lines of a file set, and what is wrong with the others; raises SettingsFileError."""
+    problems: list[str] = []
+    settings: dict[str, Setting] = {}
+    for binding in parse_stream(StringIO(_read_text(path))):
+        name, value, line = binding.key or "", binding.value or "", _line_of(binding)
+        if problem := _problem_of(binding, settings):
+            problems.append(f"{path}:{line}: {problem}")
+        elif name:
+            settings[name] = Setting(name, value, line)
+    return SettingsFile(path, tuple(settings.values())), problems
+
+
+def _raise_for(problems: list[str]) -> None:
+    if problems:
+        raise SettingsFileError("\n".join(problems))
 
 
 def _working_folder() -> Path | None:
@@ -156,19 +170,36 @@ def _line_of(binding: Binding) -> int:
 
 
 def _problem_of(binding: Binding, settings: Mapping[str, Setting]) -> str:
-    """Return what is wrong with a line; empty for nothing."""
+    """Return what is wrong with a line, without its value; empty for nothing."""
     name = binding.key
     if binding.error or (name is not None and not _NAME.fullmatch(name)):
-        return f"it must be NAME=value, not {binding.original.string.strip()[:80]!r}"
+        return f"{_shown_name(binding)}it must be NAME=value, with the quotes of the value closed"
     if name is None:
         return ""
     if problem := _problem_of_value(binding.value):
-        return f"{name}: {problem}"
-    if name.upper() == VARIABLE:
+        return f"{_shown_name(binding)}{problem}"
+    return _problem_of_name(name, settings)
+
+
+def _problem_of_name(name: str, settings: Mapping[str, Setting]) -> str:
+    if problem := _misspelt_prefix(name):
+        return problem
+    upper = name.upper()
+    if upper == VARIABLE:
         return f"{name}: it belongs into the environment"
-    if earlier := settings.get(name.upper()):
+    if upper.startswith(f"{_OURS}_") and name != upper:
+        return f"{name}: names are in upper case; write {upper}"
+    if earlier := settings.get(name):
         return f"{name}: line {earlier.line} sets it too"
-    return _misspelt_prefix(name)
+    return ""
+
+
+def _shown_name(binding: Binding) -> str:
+    """Return `NAME: ` of a wrong line; empty for what does not look like a name."""
+    begin = _BEGIN.match(binding.original.string)
+    if begin is None or not _SHOWN.fullmatch(begin[1]):
+        return ""
+    return f"{begin[1]}: "
 
 
 def _problem_of_value(value: str | None) -> str:

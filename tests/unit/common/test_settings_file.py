@@ -68,14 +68,48 @@ def test_a_dollar_sign_is_text(written):
 
 
 def test_every_wrong_line_is_named(written):
-    path = written("# x\n\nPAGANTIC_A=1\n\nPAGNATIC_B=1\nPAGANTIC_C\nfoo bar\npagantic_a=2\nPAGANTIC_D='1\n")
+    path = written("# x\n\nPAGANTIC_A=1\n\nPAGNATIC_B=1\nPAGANTIC_C\nfoo bar\nPAGANTIC_A=2\nPAGANTIC_D='1\n")
     assert problems_of(path) == [
         f"{path}:5: PAGNATIC_B: no such setting; did you mean PAGANTIC_B?",
         f"{path}:6: PAGANTIC_C: it has no value: write a = and the value behind it",
-        f"{path}:7: it must be NAME=value, not 'foo bar'",
-        f"{path}:8: pagantic_a: line 3 sets it too",
-        f'{path}:9: it must be NAME=value, not "PAGANTIC_D=\'1"',
+        f"{path}:7: it must be NAME=value, with the quotes of the value closed",
+        f"{path}:8: PAGANTIC_A: line 3 sets it too",
+        f"{path}:9: PAGANTIC_D: it must be NAME=value, with the quotes of the value closed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("PROVIDER_KEY='sk-secret", "PROVIDER_KEY: "),
+        ("export PROVIDER_KEY = \"sk-secret", "PROVIDER_KEY: "),
+        ("PROVIDER_KEY sk-secret", "PROVIDER_KEY: "),
+        ("JBSECRET3DPEHPK3", ""),
+        ("skSecret", ""),
+        ("sk-secret", ""),
+        ("pag-key=sk-secret", ""),
+        ("PROVIDER_KEY='sk-secret\0'", "PROVIDER_KEY: "),
+    ],
+)
+def test_a_wrong_line_is_named_without_what_may_be_a_secret(written, line, name):
+    path = written(f"{line}\n")
+    (problem,) = problems_of(path)
+    assert problem.startswith(f"{path}:1: {name}it")
+    assert "secret" not in problem.lower()
+
+
+def test_a_setting_in_lower_case_is_refused_with_its_right_name_and_names_of_others_are_as_written(written):
+    path = written("pagantic_log_level=DEBUG\nhttp_proxy=a\nHTTP_PROXY=b\n")
+    assert problems_of(path) == [f"{path}:1: pagantic_log_level: names are in upper case; write PAGANTIC_LOG_LEVEL"]
+
+
+def test_the_right_lines_of_a_wrong_file_are_set_and_named_as_origins(written):
+    path = written("PAGANTIC_STATE=/srv\nPAGNATIC_B=1\n")
+    environment = {}
+    with pytest.raises(SettingsFileError):
+        use_settings_file(environment)
+    assert environment == {"PAGANTIC_STATE": "/srv", VARIABLE: str(path)}
+    assert origin_of("PAGANTIC_STATE", environment) == f"{path}:1: "
 
 
 def test_a_folder_that_was_deleted_has_no_settings_file(tmp_path, monkeypatch):
