@@ -82,7 +82,7 @@ def test_every_wrong_line_is_named(written):
     ("line", "name"),
     [
         ("PROVIDER_KEY='sk-secret", "PROVIDER_KEY: "),
-        ("export PROVIDER_KEY = \"sk-secret", "PROVIDER_KEY: "),
+        ('export PROVIDER_KEY = "sk-secret', "PROVIDER_KEY: "),
         ("PROVIDER_KEY sk-secret", "PROVIDER_KEY: "),
         ("JBSECRET3DPEHPK3", ""),
         ("skSecret", ""),
