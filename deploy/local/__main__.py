@@ -19,6 +19,8 @@ from pagantic_common.domain.defaults import PRIVATE_UMASK
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
+_WITH_WRONG_FILE = ("down", "status")  # a system is stopped whatever is wrong with the file
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description="Run every service on this machine.")
@@ -95,12 +97,23 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def check() -> int:
     """Check the names and values of every setting; raises ConfigurationError."""
     check_names(os.environ)
-    check_values(os.environ)
+    check_values(os.environ, for_all=True)
     return 0
 
 
+def _use_file(command: str) -> Path | None:
+    """Set the variables of the settings file; raises ConfigurationError, but for what shows or stops a system."""
+    try:
+        return use_file()
+    except ConfigurationError as error:
+        if command not in _WITH_WRONG_FILE:
+            raise
+        print(f"{error}\nwarning: the other lines of the settings file are used", file=sys.stderr)
+        return None
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    settings_file = use_file()
+    settings_file = _use_file(arguments.command)
     if arguments.command == "check":
         return check()
     system = LocalSystem()

@@ -5,6 +5,8 @@ The HTTP gateway is an area too where `pagantic up` starts it, but none that the
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +22,11 @@ IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFY
 BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on one machine the two services may share the key
 GATEWAY = "http"
 GATEWAY_VARIABLE = "PAGANTIC_SERVE_HTTP"
+GATEWAY_PREFIX = "PAGANTIC_HTTP_"
+START_LIMIT_VARIABLE = "PAGANTIC_START_LIMIT_S"
+DEFAULT_START_LIMIT_S = 120.0
 _SWITCH = {"": False, "0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
+LOOPBACK_6 = "[::1]"
 _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
@@ -40,33 +46,61 @@ class Area:
     def address(self) -> str:
         """The address for callers on this machine."""
         if self.host in _LISTENS_ANYWHERE:
-            return f"{HOST}:{self.port}"
+            # The gateway's server takes `::` for version 6 of the protocol alone; that of gRPC takes it for both.
+            host = LOOPBACK_6 if self.name == GATEWAY and ":" in self.host else HOST
+            return f"{host}:{self.port}"
         return f"{self.host}:{self.port}"
 
 
 def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
     """Return all services with PAGANTIC_<AREA>_HOST and _PORT applied; raises ConfigurationError."""
     areas = tuple(_read_area(name, port, environment) for name, port in PORTS.items())
-    taken: dict[int, str] = {}
-    for area in areas:
-        if other := taken.get(area.port):
-            raise ConfigurationError(f"{other} and {area.name} both have port {area.port}: set another for one of them")
-        taken[area.port] = area.name
+    for one, other in itertools.combinations(areas, 2):
+        _refuse_one_port(one, other)
     return areas
 
 
 def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
     """Return the HTTP gateway, or nothing where it is not to be started; raises ConfigurationError."""
     given = environment.get(GATEWAY_VARIABLE, "")
-    if given.lower() not in _SWITCH:
+    is_on = read_switch(given)
+    if is_on is None:
         origin = origin_of(GATEWAY_VARIABLE, environment)
         raise ConfigurationError(f"{origin}{GATEWAY_VARIABLE} is {given!r}: it must be on or off")
-    if not _SWITCH[given.lower()]:
+    if not is_on:
         return ()
     host = environment.get("PAGANTIC_HTTP_HOST") or HOST
     if ":" in host:
         host = f"[{host.strip('[]')}]"  # as URLs have it
-    return (Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment)),)
+    gateway = Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment))
+    for area in read_areas(environment):
+        _refuse_one_port(area, gateway)
+    return (gateway,)
+
+
+def read_switch(given: str) -> bool | None:
+    """Return what a value of PAGANTIC_SERVE_HTTP means; None for a wrong one."""
+    return _SWITCH.get(given.lower())
+
+
+def read_start_limit(environment: Mapping[str, str] = os.environ) -> float:
+    """Return how many seconds a start may be without activity; raises ConfigurationError."""
+    text = environment.get(START_LIMIT_VARIABLE) or str(DEFAULT_START_LIMIT_S)
+    try:
+        limit_s = float(text)
+    except ValueError:
+        limit_s = 0.0
+    if not 1 <= limit_s < math.inf:
+        origin = origin_of(START_LIMIT_VARIABLE, environment)
+        raise ConfigurationError(
+            f"{origin}{START_LIMIT_VARIABLE} is {text!r}: it must be a number of seconds, at least 1"
+        )
+    return limit_s
+
+
+def _refuse_one_port(one: Area, other: Area) -> None:
+    if one.port == other.port:
+        raise ConfigurationError(f"{one.name} and {other.name} both have port {one.port}: set another for one of them")
 
 
 def _read_area(name: str, default_port: int, environment: Mapping[str, str]) -> Area:

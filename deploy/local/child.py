@@ -10,6 +10,9 @@ import os
 import signal
 import sys
 
+from pagantic_common.storage.settings_file import NO_FILE
+from pagantic_common.storage.settings_file import VARIABLE as SETTINGS_FILE
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -17,6 +20,9 @@ def main() -> None:
     """Ask the kernel for SIGTERM at the parent's end, and become the service, for which the request stays valid."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.argv[1] == "http":
+        # As a command it would read the settings file, which may have changed. The supervisor has given it all of it.
+        os.environ[SETTINGS_FILE] = NO_FILE
     os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
 
 

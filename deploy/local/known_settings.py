@@ -10,9 +10,15 @@ from tempfile import TemporaryDirectory
 
 from pydantic_settings import BaseSettings
 
-from deploy.local.areas import GATEWAY, ConfigurationError, child_environment, read_areas, read_gateway
+from deploy.local.areas import (
+    ConfigurationError,
+    child_environment,
+    read_areas,
+    read_gateway,
+    read_start_limit,
+)
 from pagantic_common.settings import known_names, read_settings
-from pagantic_common.settings.names import AREAS, find_unknown
+from pagantic_common.settings.names import AREAS, DOORS, find_unknown
 from pagantic_common.storage.settings_file import SettingsFileError, use_settings_file
 
 
@@ -29,19 +35,21 @@ def use_file() -> Path | None:
 
 def check_names(environment: Mapping[str, str]) -> None:
     """Raise ConfigurationError, with a line for each unknown PAGANTIC_ variable."""
-    known = frozenset(name for cls in _classes() for name in known_names(cls))
-    _raise_for(find_unknown(environment, known, (*AREAS, GATEWAY)))
+    known = frozenset(name for cls in (*_services(), *_others()) for name in known_names(cls))
+    _raise_for(find_unknown(environment, known, (*AREAS, *DOORS)))
 
 
-def check_values(environment: Mapping[str, str]) -> None:
+def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> None:
     """Raise ConfigurationError, with a line for each variable whose value a service would refuse.
 
-    Nothing is kept of what a start makes for its services, such as the keys of tenant tokens.
+    A start checks what it starts; `for_all` checks the settings of the other programs too. Nothing is kept of what a
+    start makes for its services, such as the keys of tenant tokens.
     """
-    areas = read_areas(environment)
-    read_gateway(environment)
+    areas, gateway = read_areas(environment), read_gateway(environment)
+    read_start_limit(environment)
+    others = [cls for cls, is_started in _others().items() if for_all or (is_started and gateway)]
     with TemporaryDirectory() as state, _environment(child_environment(areas, Path(state), environment)):
-        problems = [problem for cls in _classes() for problem in read_settings(cls)[1]]
+        problems = [problem for cls in (*_services(), *others) for problem in read_settings(cls)[1]]
     _raise_for(list(dict.fromkeys(problems)))
 
 
@@ -63,9 +71,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _classes() -> tuple[type[BaseSettings], ...]:
+def _services() -> tuple[type[BaseSettings], ...]:
     # Imported here: the other commands need no code of services.
-    from gateway.http.settings import HttpSettings  # noqa: PLC0415
     from services.constraint.settings import ConstraintSettings  # noqa: PLC0415
     from services.context.settings import ContextSettings  # noqa: PLC0415
     from services.inference.settings import InferenceSettings  # noqa: PLC0415
@@ -80,5 +87,13 @@ def _classes() -> tuple[type[BaseSettings], ...]:
         ContextSettings,
         RerankSettings,
         ToolsSettings,
-        HttpSettings,
     )
+
+
+def _others() -> dict[type[BaseSettings], bool]:
+    """Return the settings of programs beside the services, with whether a start may start them."""
+    from gateway.http.settings import HttpSettings  # noqa: PLC0415
+    from gateway.mcp.settings import McpSettings  # noqa: PLC0415
+    from pagantic_common.models.settings import ModelSettings  # noqa: PLC0415
+
+    return {HttpSettings: True, McpSettings: False, ModelSettings: False}

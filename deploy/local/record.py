@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.areas import GATEWAY_VARIABLE, Area
+from deploy.local.areas import GATEWAY_PREFIX, GATEWAY_VARIABLE, Area, read_switch
 from pagantic_common.domain.defaults import PORTS
 
 FILE = "running.json"
@@ -40,17 +40,32 @@ class Record:
 
     def differing(self, environment: Mapping[str, str]) -> list[str]:
         """Return the settings of an environment that differ from those of the running system."""
-        return [name for name, digest in digests(environment).items() if self.settings.get(name) != digest]
+        running = {**digests({GATEWAY_VARIABLE: "off"}), **self.settings}
+        asked = digests(environment, with_gateway=bool(self.doors))
+        return [name for name, digest in asked.items() if running.get(name) != digest]
 
 
-def digests(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return digests of the services' settings in an environment; addresses for commands are no settings."""
-    prefixes = tuple(f"PAGANTIC_{area.upper()}_" for area in PORTS)
+def digests(environment: Mapping[str, str], *, with_gateway: bool = False) -> dict[str, str]:
+    """Return digests of the services' settings in an environment; addresses for commands are no settings.
+
+    The settings of the HTTP gateway belong to them where it runs, or where the environment has it started.
+    """
+    prefixes = [f"PAGANTIC_{area.upper()}_" for area in PORTS]
     commands = {f"{prefix}ADDRESS" for prefix in prefixes}
+    if with_gateway or read_switch(environment.get(GATEWAY_VARIABLE, "")):
+        prefixes.append(GATEWAY_PREFIX)
     names = sorted(
         name for name in environment if name.startswith((*prefixes, GATEWAY_VARIABLE)) and name not in commands
     )
-    return {name: hashlib.sha256(environment[name].encode()).hexdigest() for name in names}
+    return {name: hashlib.sha256(_meaning(name, environment[name]).encode()).hexdigest() for name in names}
+
+
+def _meaning(name: str, value: str) -> str:
+    """Return the value of a setting, the same one for each way to write it."""
+    is_on = read_switch(value)
+    if name != GATEWAY_VARIABLE or is_on is None:
+        return value
+    return "on" if is_on else "off"
 
 
 def save(

@@ -17,22 +17,21 @@ import psutil
 
 from deploy.local import record
 from deploy.local.areas import (
+    DEFAULT_START_LIMIT_S,
     GATEWAY,
+    START_LIMIT_VARIABLE,
     Area,
-    ConfigurationError,
     child_environment,
     read_areas,
     read_gateway,
+    read_start_limit,
 )
 from deploy.local.known_settings import check_names, check_values
 from deploy.local.probing import find_taken_ports, probe_area
 from deploy.local.progress import Progress
 from deploy.local.supervision import ProcessState, Supervision, SupervisionError
 from pagantic_common.settings import state_folder
-from pagantic_common.storage.settings_file import origin_of
 
-START_LIMIT_VARIABLE = "PAGANTIC_START_LIMIT_S"
-DEFAULT_START_LIMIT_S = 120.0
 POLL_INTERVAL_S = 0.2
 ACTIVITY_INTERVAL_S = 1.0
 WORKING_CPU_RATIO = 0.1
@@ -71,7 +70,7 @@ class LocalSystem:
             self.areas, self.doors = self.record.areas, self.record.doors
         else:
             self.areas, self.doors = read_areas(), read_gateway()
-        self._start_limit_s = _read_start_limit()
+        self._start_limit_s = DEFAULT_START_LIMIT_S
 
     @property
     def state(self) -> Path:
@@ -91,6 +90,7 @@ class LocalSystem:
         if self.record is None:
             check_names(os.environ)
             check_values(os.environ)
+        self._start_limit_s = read_start_limit()
         self.supervision.make_folders()
         with Progress() as progress, self.supervision.starting(lambda: progress.show("waiting for another `up`")):
             self.record = record.load(self.state)
@@ -287,20 +287,6 @@ def _last_entry(log: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         return {}
     return entry
-
-
-def _read_start_limit() -> float:
-    text = os.environ.get(START_LIMIT_VARIABLE) or str(DEFAULT_START_LIMIT_S)
-    try:
-        limit_s = float(text)
-    except ValueError:
-        limit_s = 0.0
-    if not 1 <= limit_s < math.inf:
-        origin = origin_of(START_LIMIT_VARIABLE)
-        raise ConfigurationError(
-            f"{origin}{START_LIMIT_VARIABLE} is {text!r}: it must be a number of seconds, at least 1"
-        )
-    return limit_s
 
 
 def _not_serving(areas: Sequence[Area]) -> list[Area]:

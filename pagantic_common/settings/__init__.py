@@ -305,7 +305,9 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for problem in error.errors():
         field = "".join(str(part) for part in problem["loc"][:1])
-        reasons.setdefault(_variable_of(prefix, field.upper()), []).append(_reason_of(problem))
+        # A field is missing where the values of several do not fit together.
+        variable = _variable_of(prefix, field.upper()) if field else f"settings {prefix}…"
+        reasons.setdefault(variable, []).append(_reason_of(problem))
     return [f"{origin_of(variable)}{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
 
 

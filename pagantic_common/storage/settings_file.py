@@ -173,7 +173,7 @@ def _problem_of(binding: Binding, settings: Mapping[str, Setting]) -> str:
     """Return what is wrong with a line, without its value; empty for nothing."""
     name = binding.key
     if binding.error or (name is not None and not _NAME.fullmatch(name)):
-        return f"{_shown_name(binding)}it must be NAME=value, with the quotes of the value closed"
+        return f"{_shown_name(binding)}it must be NAME=value, with the quotes closed"
     if name is None:
         return ""
     if problem := _problem_of_value(binding.value):

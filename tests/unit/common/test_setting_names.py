@@ -110,7 +110,7 @@ def test_a_wrong_value_of_a_union_names_the_setting(monkeypatch, capsys):
     ("variable", "value", "problem"),
     [
         ("PAGANTIC_INFERENCE_THREADS", "many", "PAGANTIC_INFERENCE_THREADS: "),
-        ("PAGANTIC_HTTP_CALL_S", "never", "PAGANTIC_HTTP_CALL_S: "),
+        ("PAGANTIC_CONTEXT_DRAIN_S", "never", "PAGANTIC_CONTEXT_DRAIN_S: "),
         ("PAGANTIC_SERVE_HTTP", "maybe", "PAGANTIC_SERVE_HTTP is 'maybe': it must be on or off"),
         ("PAGANTIC_TOOLS_PORT", "x", "PAGANTIC_TOOLS_PORT is 'x': it must be a number"),
         ("PAGANTIC_ORCHESTRATOR_PRICES", "1", "PAGANTIC_ORCHESTRATOR_PRICES: "),

@@ -72,9 +72,9 @@ def test_every_wrong_line_is_named(written):
     assert problems_of(path) == [
         f"{path}:5: PAGNATIC_B: no such setting; did you mean PAGANTIC_B?",
         f"{path}:6: PAGANTIC_C: it has no value: write a = and the value behind it",
-        f"{path}:7: it must be NAME=value, with the quotes of the value closed",
+        f"{path}:7: it must be NAME=value, with the quotes closed",
         f"{path}:8: PAGANTIC_A: line 3 sets it too",
-        f"{path}:9: PAGANTIC_D: it must be NAME=value, with the quotes of the value closed",
+        f"{path}:9: PAGANTIC_D: it must be NAME=value, with the quotes closed",
     ]
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.areas import ConfigurationError, child_environment, read_areas
+from deploy.local.areas import ConfigurationError, child_environment, read_areas, read_gateway, read_start_limit
+from deploy.local.known_settings import check_names, check_values
 
 
 def test_an_overridden_port_is_told_to_the_services_that_call_it():
@@ -39,3 +40,51 @@ def test_an_impossible_port_is_named(port):
 def test_two_services_on_one_port_are_both_named():
     with pytest.raises(ConfigurationError, match=r"inference and tools both have port 50052"):
         read_areas({"PAGANTIC_TOOLS_PORT": "50052"})
+
+
+def test_the_gateway_on_the_port_of_a_service_is_refused():
+    given = {"PAGANTIC_SERVE_HTTP": "on", "PAGANTIC_HTTP_PORT": "50053"}
+    with pytest.raises(ConfigurationError, match=r"constraint and http both have port 50053"):
+        read_gateway(given)
+    assert read_gateway({**given, "PAGANTIC_SERVE_HTTP": "off"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("::", "[::1]:8080"), ("[::]", "[::1]:8080"), ("0.0.0.0", "127.0.0.1:8080"), ("::1", "[::1]:8080")],  # noqa: S104
+)
+def test_a_gateway_that_listens_everywhere_is_asked_on_this_machine(host, address):
+    (gateway,) = read_gateway({"PAGANTIC_SERVE_HTTP": "on", "PAGANTIC_HTTP_HOST": host})
+    assert gateway.address == address
+
+
+@pytest.mark.parametrize("limit", ["0", "soon", "inf", "nan"])
+def test_an_impossible_start_limit_is_named(limit):
+    with pytest.raises(ConfigurationError, match="PAGANTIC_START_LIMIT_S"):
+        read_start_limit({"PAGANTIC_START_LIMIT_S": limit})
+
+
+def test_a_start_checks_the_settings_of_the_gateway_only_where_it_starts_one():
+    given = {"PAGANTIC_HTTP_HOST": "0.0.0.0"}  # noqa: S104
+    check_values(given)
+    with pytest.raises(ConfigurationError, match="configuration error: settings PAGANTIC_HTTP_…: others can call it"):
+        check_values({**given, "PAGANTIC_SERVE_HTTP": "on"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PAGANTIC_MCP_MAX_CALLS", "many"),
+        ("PAGANTIC_MODELS_HUB_ENDPOINT", "ftp://x"),
+        ("PAGANTIC_HTTP_PORT", "x"),
+        ("PAGANTIC_START_LIMIT_S", "soon"),
+    ],
+)
+def test_doctor_checks_the_settings_of_other_programs_too(name, value):
+    with pytest.raises(ConfigurationError, match=name):
+        check_values({name: value}, for_all=True)
+
+
+def test_a_misspelt_setting_of_a_door_is_named():
+    with pytest.raises(ConfigurationError, match=r"did you mean PAGANTIC_MCP_MAX_CALLS\?"):
+        check_names({"PAGANTIC_MCP_MAX_CALL": "1"})

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from deploy.local import record
-from deploy.local.areas import read_areas
+from deploy.local.areas import read_areas, read_gateway
 from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
 from tests.support.killing import is_gone
 
@@ -34,6 +34,29 @@ def test_what_runs_is_found_with_its_addresses_by_who_has_another_environment(tm
 )
 def test_settings_that_differ_from_what_runs_are_named(tmp_path, environment, differing):
     record.save(tmp_path, os.getpid(), read_areas(SET), SET, is_host=False)
+    assert record.load(tmp_path).differing(environment) == differing
+
+
+@pytest.mark.parametrize(
+    ("running", "environment", "differing"),
+    [
+        ({}, {"PAGANTIC_SERVE_HTTP": "off"}, []),
+        ({"PAGANTIC_SERVE_HTTP": "0"}, {"PAGANTIC_SERVE_HTTP": ""}, []),
+        ({"PAGANTIC_SERVE_HTTP": "on"}, {"PAGANTIC_SERVE_HTTP": "1"}, []),
+        ({}, {"PAGANTIC_SERVE_HTTP": "on"}, ["PAGANTIC_SERVE_HTTP"]),
+        ({"PAGANTIC_SERVE_HTTP": "on"}, {"PAGANTIC_SERVE_HTTP": "off"}, ["PAGANTIC_SERVE_HTTP"]),
+        (
+            {"PAGANTIC_SERVE_HTTP": "on"},
+            {"PAGANTIC_SERVE_HTTP": "on", "PAGANTIC_HTTP_AUTH": "keys"},
+            ["PAGANTIC_HTTP_AUTH"],
+        ),
+        ({"PAGANTIC_SERVE_HTTP": "on"}, {"PAGANTIC_HTTP_AUTH": "keys"}, ["PAGANTIC_HTTP_AUTH"]),
+        ({}, {"PAGANTIC_HTTP_AUTH": "keys"}, []),  # those of a gateway that somebody starts alone
+        ({"PAGANTIC_SERVE_HTTP": "on", "PAGANTIC_HTTP_AUTH": "keys"}, {"PAGANTIC_HTTP_AUTH": "keys"}, []),
+    ],
+)
+def test_the_settings_of_the_gateway_count_where_it_runs(tmp_path, running, environment, differing):
+    record.save(tmp_path, os.getpid(), read_areas({}), running, is_host=False, doors=read_gateway(running))
     assert record.load(tmp_path).differing(environment) == differing
 
 
