@@ -19,7 +19,7 @@ from deploy.local.areas import Area, ConfigurationError, child_environment, read
 from deploy.local.known_settings import use_file
 from deploy.local.supervision import Supervision, SupervisionError
 from pagantic_common.domain.defaults import PRIVATE_UMASK, is_loopback
-from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.shared_port import share
 from pagantic_common.rpc.process.program import Program, StartFailed, run_service
@@ -119,7 +119,7 @@ def main() -> None:
         areas = hosted_areas(given)
         supervision.make_folders()
         os.environ.update(host_environment(given))
-    except (ConfigurationError, SupervisionError) as error:
+    except (ConfigurationError, InvalidRequest, SupervisionError) as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     if (running := record.load(supervision.state)) is not None:

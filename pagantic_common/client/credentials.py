@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
+from pagantic_common.domain.defaults import path_of
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.access.tls.calling import Target
 
@@ -39,7 +39,7 @@ def _read_file(path: str | None) -> str:
     if not path:
         return ""
     try:
-        with Path(path).expanduser().open(encoding="utf-8", errors="replace") as file:
+        with path_of(KEY_FILE, path).open(encoding="utf-8", errors="replace") as file:
             return file.readline(MAX_CHARS)
     except OSError as error:
         shown = "has a key instead of a path" if path.startswith("pag_") else f"{path!r} cannot be read"

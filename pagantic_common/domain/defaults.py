@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pagantic_common.domain.errors import InvalidRequest
+
 HOST: Final = "127.0.0.1"
 PORTS: Final = {
     "orchestrator": 50051,
@@ -38,10 +40,29 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.startswith("unix:")
 
 
+def expand_home(given: str) -> Path:
+    """Return a path with its `~` expanded; raises ValueError where that is the home of nobody."""
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{given.partition('/')[0]} is the home of no user") from None
+
+
+def path_of(variable: str, given: str) -> Path:
+    """Return the absolute path that a variable gives; raises InvalidRequest."""
+    try:
+        return expand_home(given).absolute()
+    except ValueError as error:
+        raise InvalidRequest(f"{variable} is {given!r}: {error}") from None
+
+
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute."""
+    """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute.
+
+    Raises InvalidRequest.
+    """
     if given := environment.get("PAGANTIC_STATE"):
-        return Path(given).expanduser().absolute()
+        return path_of("PAGANTIC_STATE", given)
     home = environment.get("XDG_STATE_HOME")
     return Path(home or home_folder() / ".local" / "state") / "pagantic"
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from pagantic_common.domain.defaults import path_of
 from pagantic_common.settings import cache_folder
 
 FOLDER_VARIABLE = "PAGANTIC_MODELS_FOLDER"
@@ -45,7 +46,10 @@ class ModelSettings(BaseSettings):
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of pulled models: PAGANTIC_MODELS_FOLDER, or `pulled` in the cache folder. It is absolute."""
+    """Return the folder of pulled models: PAGANTIC_MODELS_FOLDER, or `pulled` in the cache folder. It is absolute.
+
+    Raises InvalidRequest.
+    """
     if given := environment.get(FOLDER_VARIABLE):
-        return Path(given).expanduser().absolute()
+        return path_of(FOLDER_VARIABLE, given)
     return cache_folder(environment).absolute() / "pulled"

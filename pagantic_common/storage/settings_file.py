@@ -17,7 +17,7 @@ from typing import Final
 
 from dotenv.parser import Binding, parse_stream
 
-from pagantic_common.domain.defaults import config_folder
+from pagantic_common.domain.defaults import config_folder, expand_home
 
 FILE_NAME: Final = "pagantic.env"
 VARIABLE: Final = "PAGANTIC_SETTINGS_FILE"
@@ -77,10 +77,17 @@ def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | N
 def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> Path | None:
     """Return the file that PAGANTIC_SETTINGS_FILE names, else that of the folder, else the user's; None for none."""
     if given := environment.get(VARIABLE):
-        return None if given == NO_FILE else Path(given).expanduser().absolute()
+        return None if given == NO_FILE else _named_file(given)
     users = user_file(environment)
     places = [users] if folder is None else [folder / FILE_NAME, users]
     return next((path.absolute() for path in places if _is_file(path)), None)
+
+
+def _named_file(given: str) -> Path:
+    try:
+        return expand_home(given).absolute()
+    except ValueError as error:
+        raise SettingsFileError(f"{VARIABLE} is {given!r}: {error}") from None
 
 
 def user_file(environment: Mapping[str, str]) -> Path:

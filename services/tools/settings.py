@@ -10,7 +10,7 @@ import limits
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from pagantic_common.domain.defaults import PORTS
+from pagantic_common.domain.defaults import PORTS, expand_home
 from pagantic_common.settings import InnerSettings
 from services.tools.core.builtin.file_paths import is_folder_name
 from services.tools.core.destinations import AllowedHost, parse_allowed_host
@@ -166,7 +166,7 @@ def _parse_named_paths(value: Any, is_there: Callable[[Path], bool], kind: str) 
     paths: dict[str, Path] = {}
     for part in filter(None, map(str.strip, value.split(","))):
         name, _, written = part.partition("=")
-        path = Path(written).expanduser().absolute()
+        path = expand_home(written).absolute()
         if not is_folder_name(name) or not written:
             raise ValueError(f"{part!r} is not name=path, where the name has letters, digits, '.', '_' and '-'")
         if name in paths:

@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.models import system
-from gateway.cli.models.listing import catalog_table, models_table, rows_of
+from gateway.cli.models.listing import catalog_table, models_table, rows_of, size_text
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.models.catalog import catalog
@@ -42,19 +42,19 @@ def rm(
 
     A model that a service of this machine serves stays, and so does what a running pull writes.
     """
-    folder = ModelFolder(models_folder())
     with reporting_errors():
+        folder = ModelFolder(models_folder())
         if bool(name) == unfinished:
             raise UsageError("give the name of a model, or --unfinished")
         if unfinished:
             freed = folder.remove_unfinished()
-            say(json.dumps({"freed_bytes": freed}) if as_json else f"deleted {freed / 1e6:.0f} MB of unfinished pulls")
+            say(json.dumps({"freed_bytes": freed}) if as_json else f"deleted {size_text(freed)} of unfinished pulls")
             return
         removed = folder.remove(name, LIST_TIMEOUT_S)
     if as_json:
         say(json.dumps(removed.model_dump(mode="json"), indent=2))
         return
-    say(f"deleted {removed.name} ({removed.size_bytes / 1e6:.0f} MB)")
+    say(f"deleted {removed.name} ({size_text(removed.size_bytes)})")
 
 
 @models.callback()
@@ -72,7 +72,8 @@ def list_models(
     if from_catalog:
         _show_catalog(as_json=as_json)
         return
-    folder = ModelFolder(models_folder())
+    with reporting_errors():
+        folder = ModelFolder(models_folder())
     with reporting_errors():
         pulled = folder.models()
         listed = _ask_system(address, timeout, is_needed=not pulled)
@@ -84,7 +85,7 @@ def list_models(
     if listed is None:
         note(f"no system runs at {address}: these are the pulled models, of {folder.path}")
     if unfinished := folder.unfinished_bytes():
-        note(f"unfinished pulls hold {unfinished / 1e6:.0f} MB: pull again to continue, or `pagantic rm --unfinished`")
+        note(f"unfinished pulls hold {size_text(unfinished)}: pull again to continue, or `pagantic rm --unfinished`")
 
 
 @models.command("load", cls=options.PlainCommand)

@@ -14,6 +14,8 @@ from pagantic_common.client.tables import cell, list_table
 from pagantic_common.models.catalog import CatalogModel
 from pagantic_common.models.folder import PulledModel
 
+_MEGABYTE = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -130,6 +132,11 @@ def catalog_table(models: Sequence[CatalogModel]) -> Table:
 
 
 def _size(size_bytes: int) -> str:
-    if not size_bytes:
-        return "-"
+    return size_text(size_bytes) if size_bytes else "-"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size as people read it."""
+    if size_bytes < _MEGABYTE:
+        return f"{size_bytes / 1e3:.0f} kB"
     return f"{size_bytes / 1e6:.0f} MB"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from pagantic_common.domain.defaults import HOST, state_folder
+from pagantic_common.domain.errors import InvalidRequest
 
 _ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
@@ -36,7 +37,7 @@ def _read(environment: Mapping[str, str], kind: str) -> Sequence[Place]:
         running = json.loads((state_folder(environment) / "running.json").read_text(encoding="utf-8"))
         places = [Place(name=one["name"], host=one["host"], port=one["port"]) for one in running.get(kind, ())]
         is_alive = psutil.pid_exists(running["pid"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
         return ()
     return places if is_alive else ()
 

@@ -7,10 +7,10 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pagantic_common.domain.defaults import expand_home
 from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.tools import FunctionTool, ToolHook
@@ -98,7 +98,7 @@ def _import(name: str, number: str) -> ModuleType:
     """Import a module by its name, or a file under a name that no other module has."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
-    path = Path(name).expanduser().resolve()
+    path = expand_home(name).resolve()
     own_name = f"pagantic_tools_{number}_{path.stem}"
     spec = importlib.util.spec_from_file_location(own_name, path)
     if spec is None or spec.loader is None or not path.is_file():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagantic_common.settings import load_settings
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.settings import load_settings, state_folder
 from pagantic_common.storage.settings_file import (
     VARIABLE,
     SettingsFileError,
@@ -135,6 +136,13 @@ def test_a_file_that_every_user_can_write_is_not_used(written):
 def test_a_file_that_is_named_and_not_there_is_no_silent_default(tmp_path):
     with pytest.raises(SettingsFileError, match="cannot be read: no such file"):
         use_settings_file({VARIABLE: str(tmp_path / "gone.env")})
+
+
+def test_the_home_of_nobody_is_a_wrong_value():
+    with pytest.raises(SettingsFileError, match="FILE is '~nosuch/x': ~nosuch is the home of no user"):
+        use_settings_file({VARIABLE: "~nosuch/x"})
+    with pytest.raises(InvalidRequest, match="PAGANTIC_STATE is '~nosuch/x': ~nosuch is the home of no user"):
+        state_folder({"PAGANTIC_STATE": "~nosuch/x"})
 
 
 @pytest.mark.parametrize(

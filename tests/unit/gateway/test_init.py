@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -26,8 +29,8 @@ def run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def ports():
-    """Six ports that follow each other, and a seventh; nothing listens on them."""
-    for first in range(21000, 30000, 10):
+    """Six ports that follow each other, and a seventh; nothing listens on them. Other tests take ports above these."""
+    for first in range(12000 + os.getpid() % 400 * 10, 20000, 10):
         try:
             for port in range(first, first + 7):
                 with socket.socket() as probe:
@@ -100,6 +103,9 @@ def test_a_model_is_a_file_or_a_name(run, tmp_path):
         (("--model", "smolm2:135m"), "did you mean smollm2:135m?"),
         (("--model", "./no.gguf"), "no such file or directory"),
         (("--model", "/etc/passwd"), "it is no GGUF file"),
+        (("--model", "~nosuch/x.gguf"), "--model '~nosuch/x.gguf': ~nosuch is the home of no user"),
+        (("--data", "~nosuch/x"), "--data '~nosuch/x': ~nosuch is the home of no user"),
+        (("--address", "localhost:1", "--key-file", "~nosuch/x"), "--key-file '~nosuch/x': ~nosuch is the home"),
         (("--data", "/etc/passwd/x"), "is no folder that this user can write"),
         (("--data", "a%b"), "no %"),
         (("--first-port", "65534"), "must be between 1 and 65535"),
@@ -120,7 +126,17 @@ def test_a_port_in_use_is_refused_with_a_free_one(run, ports):
     with socket.create_server(("127.0.0.1", ports + 2)):
         result = run("--yes", "--no-http", "--first-port", ports)
     assert result.exit_code == 2
-    assert f"port {ports + 2} is in use; {ports + 100} would be free" in result.output
+    free = re.search(rf"port {ports + 2} is in use; (\d+) would be free", result.output)
+    assert int(free[1]) in range(ports + 100, 65535, 100)
+
+
+@pytest.mark.parametrize("offset", [0, 5])
+def test_the_port_of_a_service_is_none_for_http(run, tmp_path, ports, offset):
+    result = run("--yes", "--first-port", ports, "--http-port", ports + offset)
+    assert result.exit_code == 2
+    area = {0: "orchestrator", 5: "tools"}[offset]
+    assert f"--http-port {ports + offset}: it is that of the {area} service; " in result.output
+    assert not (tmp_path / "pagantic.env").exists()
 
 
 def test_a_client_of_a_system_elsewhere_needs_its_address_and_its_key(run, tmp_path):
@@ -136,3 +152,12 @@ def test_a_value_is_read_as_it_was_written(tmp_path_factory, value):
     path.write_text(text_of({"PAGANTIC_STATE": value}), encoding="utf-8")
     (setting,) = read_settings_file(path).settings
     assert setting.value == value
+
+
+@pytest.mark.parametrize(
+    "value", ["/a", "/my data", "/a$HOME`x`!", "/Ana's data", "/a\\b\\\\n", '/Ana\'s "x" \\', "a\nb"]
+)
+def test_a_shell_reads_a_value_as_it_was_written(tmp_path, value):
+    (tmp_path / "pagantic.env").write_text(text_of({"PAGANTIC_STATE": value}), encoding="utf-8")
+    command = ["sh", "-c", '. ./pagantic.env; printf %s "$PAGANTIC_STATE"']
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout == value

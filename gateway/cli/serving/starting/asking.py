@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -80,7 +79,7 @@ def client_settings(asker: Asker, address: str | None, key_file: str | None) -> 
     if key_file is None:
         key_file = asker.ask("File of its API key, or none", NO_MODEL, str)
     if key_file not in ("", NO_MODEL):
-        path = Path(key_file).expanduser().absolute()
+        path = choices.absolute("--key-file", key_file)
         if not path.is_file():
             raise UsageError(f"--key-file {str(path)!r}: there is no such file")
         settings["PAGANTIC_API_KEY_FILE"] = str(path)
@@ -122,12 +121,14 @@ def choose(asker: Asker, given: Given) -> Choices:
         )
     if key is None:
         key = asker.confirm("Let in callers with an API key alone?", default=False)
+    first_port = _first_port(asker, given.first_port, own)
+    services = choices.ports_from(first_port)
     return Choices(
         model=model,
         data=folder,
-        http_port=_http_port(asker, given.http_port, own) if http else 0,
+        http_port=_http_port(asker, given.http_port, own, services) if http else 0,
         key_file=folder / "identity" / "admin-key" if key else None,
-        first_port=_first_port(asker, given.first_port, own),
+        first_port=first_port,
     )
 
 
@@ -151,15 +152,26 @@ def _first_port(asker: Asker, given: int | None, own: set[int]) -> int:
     )
 
 
-def _http_port(asker: Asker, given: int | None, own: set[int]) -> int:
-    if given is None:
-        given = HTTP_PORT
-        if choices.taken_ports((given,), own):
-            note(f"another program listens on port {given}")
-            given = asker.ask("Port for HTTP", str(choices.free_port(given, own)), _number)
-    if choices.taken_ports((given,), own):
-        raise UsageError(f"--http-port {given}: it is in use; {choices.free_port(given, own)} would be free")
-    return given
+def _http_port(asker: Asker, given: int | None, own: set[int], services: Mapping[str, int]) -> int:
+    ports = services.values()
+
+    def check(port: int) -> int:
+        if port in ports:
+            area = next(area for area, other in services.items() if other == port)
+            problem = f"it is that of the {area} service"
+        elif choices.taken_ports((port,), own):
+            problem = "it is in use"
+        else:
+            return port
+        raise UsageError(f"--http-port {port}: {problem}; {choices.free_port(port, own, ports)} would be free")
+
+    if given is not None:
+        return check(given)
+    if HTTP_PORT not in ports and not choices.taken_ports((HTTP_PORT,), own):
+        return HTTP_PORT
+    note(f"another program, or a service of this system, has port {HTTP_PORT}")
+    free = choices.free_port(HTTP_PORT, own, ports)
+    return asker.ask("Port for HTTP", str(free), lambda answer: check(_number(answer)))
 
 
 def _number(answer: str) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.cli.output import UsageError
-from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
+from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS, expand_home
 from pagantic_common.domain.errors import NotFound
 from pagantic_common.models.catalog import catalog, find_in_catalog
 from pagantic_common.models.folder import SUFFIX, ModelFolder
@@ -86,16 +86,29 @@ def text_of(settings: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
+    """Return a value as the file has it: also as a shell reads it, but for the rarest ones."""
     if _PLAIN.fullmatch(value):
         return value
+    if not {"'", "\\"}.intersection(value):
+        return f"'{value}'"
+    if not set("$`!").intersection(value):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def absolute(option: str, given: str) -> Path:
+    """Return an absolute path; raises UsageError where its `~` is the home of nobody."""
+    try:
+        return expand_home(given).absolute()
+    except ValueError as error:
+        raise UsageError(f"{option} {given!r}: {error}") from None
 
 
 def check_model(given: str) -> str:
     """Return a model as the settings name it; raises UsageError for an unknown name, and for what is no model file."""
     if given in (BUNDLED, NO_MODEL) or ModelFolder(models_folder()).find(given) is not None:
         return given
-    path = Path(given).expanduser().absolute()
+    path = absolute("--model", given)
     if "/" in given or given.endswith(SUFFIX) or path.is_file():
         _check_file(path)
         return str(path)
@@ -122,7 +135,7 @@ def is_to_pull(model: str) -> bool:
 
 def check_data(given: str) -> Path:
     """Return the folder for state, absolute; raises UsageError for one that this user cannot write. It is not made."""
-    path = Path(given).expanduser().resolve()
+    path = absolute("--data", given).resolve()
     if "%" in str(path) or "\n" in str(path):
         raise UsageError(f"--data {str(path)!r}: the path of this folder may have no % and no line break")
     place = next(parent for parent in (path, *path.parents) if parent.exists())
@@ -153,9 +166,10 @@ def free_block(first: int, own: Iterable[int]) -> int:
     return first
 
 
-def free_port(first: int, own: Iterable[int]) -> int:
-    """Return the nearest free port; the given one when there is none."""
-    return next((port for port in range(first, MAX_PORT + 1) if not taken_ports((port,), own)), first)
+def free_port(first: int, own: Iterable[int], services: Collection[int]) -> int:
+    """Return the nearest free port that no service is to have; the given one when there is none."""
+    ports = (port for port in range(first, MAX_PORT + 1) if port not in services)
+    return next((port for port in ports if not taken_ports((port,), own)), first)
 
 
 def taken_ports(ports: Iterable[int], own: Iterable[int]) -> list[int]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc
 
-from pagantic_common.domain.defaults import is_loopback
+from pagantic_common.domain.defaults import is_loopback, path_of
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.channel import open_channel
 
@@ -83,7 +82,7 @@ def _read(name: str, environment: Mapping[str, str]) -> bytes | None:
     if not (path := environment.get(name)):
         return None
     try:
-        return Path(path).expanduser().read_bytes()
+        return path_of(name, path).read_bytes()
     except OSError as error:
         raise InvalidRequest(f"{name} {path!r} cannot be read: {error.strerror}") from None
 
