@@ -84,8 +84,8 @@ test: setup-dev lint proto-check ## Lint, types, import rules, proto check and a
 
 .PHONY: test-whole
 test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service, 200 cases
-	@PAGANTIC_CORPUS=all PAGANTIC_TEST_EVAL_CASES=200 $(BIN)/python -m pytest tests/e2e/test_schema_corpus.py \
-		tests/e2e/test_kill_services.py tests/e2e/test_eval.py
+	@PAGANTIC_CORPUS=all PAGANTIC_TEST_EVAL_CASES=200 PAGANTIC_TEST_RECIPES=all $(BIN)/python -m pytest \
+		tests/e2e/test_schema_corpus.py tests/e2e/test_kill_services.py tests/e2e/test_eval.py tests/e2e/test_recipes.py
 
 # What builds llama-server, if the cache does not have it, and prints its path.
 find_llama_server = PATH="$(PATH_WITH_VENV)" $(BIN)/python -m tests.support.build_llama_server --cache "$(CACHE)" \

@@ -116,13 +116,16 @@ def test_starting_services_says_what_to_install(site):
 
 OPEN = """
 import asyncio
+import time
 from gateway.tui.app import TerminalApp
 from pagantic_common.client import AsyncClient
 
 async def main():
     app = TerminalApp(AsyncClient("127.0.0.1:1"))
     async with app.run_test() as pilot:
-        await pilot.pause(0.5)
+        until_s = time.monotonic() + 60
+        while not app.query("#transcript .failure") and time.monotonic() < until_s:
+            await pilot.pause(0.1)
         print([str(line.render()) for line in app.query("#transcript .failure")])
 
 asyncio.run(main())

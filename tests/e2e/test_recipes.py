@@ -9,14 +9,19 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES
 from pagantic_common.storage.settings_file import read_settings_file
 from tests.e2e.conftest import ROOT
+from tests.support.killing import is_gone, wait_until
 from tests.support.needs import TIME_FOR_RECIPES, skip_without
+
+pytestmark = pytest.mark.timeout(600)  # the first one that runs starts a system
 
 PAGE = (ROOT / "deploy" / "docs" / "recipes.md").read_text(encoding="utf-8")
 START, *RECIPES = re.split(r"^## ", PAGE, flags=re.MULTILINE)
@@ -49,17 +54,33 @@ class Kitchen:
         return printed
 
     def _run(self, code):
-        return subprocess.run(
-            ["bash", "-ec", code],  # noqa: S607 - of its PATH
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        """Run a block in a shell; where a command of it fails, what was started in the background ends too."""
+        with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+            shell = subprocess.Popen(
+                ["bash", "-ec", code],  # noqa: S607 - of its PATH
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a test has one thread
+            )
+            try:
+                shell.wait(timeout=200)
+            finally:
+                if shell.returncode != 0:
+                    with suppress(ProcessLookupError):
+                        os.killpg(shell.pid, signal.SIGKILL)
+                    shell.wait()
+            printed = [(file.seek(0), file.read())[1] for file in (stdout, stderr)]
+        return subprocess.CompletedProcess(code, shell.returncode, *printed)
+
+    def stop(self):
+        """Stop the systems that recipes have started, whichever of them a recipe that failed has left."""
+        for folder in (self.folder / "production", self.folder):
+            if folder.is_dir():
+                subprocess.run(["pagantic", "down"], cwd=folder, env=self.environment, check=True)  # noqa: S607
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +91,13 @@ def kitchen(request, tmp_path_factory):
         yield Kitchen(folder, request.getfixturevalue("system").environment)
         return
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PAGANTIC_")}
-    kitchen = Kitchen(folder, environment | {"XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "200"})
-    kitchen.paste(START)
-    yield kitchen
-    subprocess.run(["pagantic", "down"], cwd=folder, env=kitchen.environment, check=True)  # noqa: S607 - of its PATH
+    own = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config"), "COLUMNS": "200"}
+    kitchen = Kitchen(folder, environment | own)
+    try:
+        kitchen.paste(START)
+        yield kitchen
+    finally:
+        kitchen.stop()
 
 
 def paste(kitchen, number):
@@ -117,7 +141,7 @@ def test_cite_from_documents(kitchen):
 def test_chat_with_an_mcp_server(kitchen):
     printed, notes = paste(kitchen, 4)
     assert "stock_pieces" in printed
-    assert "-> " in notes
+    assert re.search(r"-> \d+", notes)
 
 
 def test_classify_by_decisions(kitchen):
@@ -159,3 +183,9 @@ def test_deploy(kitchen):
     (answer,) = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert answer["choices"][0]["message"]["content"]
     assert not re.search("^fail", printed, re.MULTILINE)
+
+
+def test_a_block_whose_command_fails_leaves_no_program_behind(tmp_path):
+    done = Kitchen(tmp_path, dict(os.environ))._run("sleep 300 & echo $!\nfalse")
+    assert done.returncode == 1
+    wait_until(lambda: is_gone(int(done.stdout)), "the program in the background is gone")

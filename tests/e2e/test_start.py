@@ -2,8 +2,8 @@
 
 tests/golden/state-8ae39a56 was written by the code of that commit, the first with a README, to which nothing had
 migrations: two turns of the session ana, a chat that calls the calculator, a structured answer, one that failed, an
-execution whose orchestrator was killed, and a collection of two documents. tests/golden/pulled-6d16e311 is a pulled
-model of the first commit that had these, without weights.
+execution whose orchestrator was killed, and a collection of two documents. tests/golden/pulled-model was made by
+`pagantic pull` of the version that first had it: a model without weights, and what was noted of it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from pagantic_common.client import Client
 from tests.e2e.conftest import ROOT
 from tests.e2e.test_terminal import Terminal
 
+pytestmark = pytest.mark.timeout(400)  # the first one that runs starts a system
+
 STATE = ROOT / "tests" / "golden" / "state-8ae39a56"
-PULLED = ROOT / "tests" / "golden" / "pulled-6d16e311"
+PULLED = ROOT / "tests" / "golden" / "pulled-model"
 TEN_YEARS_S = 10 * 365 * 86_400
 ENDED = {"turn-1", "turn-2", "tool", "color", "cut"}
 
@@ -83,26 +85,34 @@ def folder(tmp_path_factory):
     folder = Folder(tmp_path_factory.mktemp("start"))
     shutil.copytree(STATE, folder.state)
     shutil.copytree(PULLED, folder.path / "pulled")
-    first = first_of_free_ports(7)
+    try:
+        start(folder, first_of_free_ports(7))
+        yield folder
+    finally:
+        folder.run("down")
+
+
+def start(folder, first):
     command = f"cd '{folder.path}' && pagantic init --first-port {first} --http-port {first + 6}"
     terminal = Terminal(folder, "sh", "-c", command)
-    terminal.wait_for(r"Model: .*\]: ")
-    terminal.type("smolm2\n")
-    terminal.wait_for("did you mean smollm2:135m")
-    terminal.wait_for(r"Model: .*\]: ")
-    terminal.type("\n")
-    terminal.wait_for(r"Folder .*\]: ")
-    terminal.type(f"{folder.state}\n")
-    terminal.wait_for("API key")
-    terminal.type("\n")
-    terminal.wait_for("next: pagantic up")
-    terminal.end()
+    try:
+        terminal.wait_for(r"Model: .*\]: ")
+        terminal.type("smolm2\n")
+        terminal.wait_for("did you mean smollm2:135m")
+        terminal.wait_for(r"Model: .*\]: ")
+        terminal.type("\n")
+        terminal.wait_for(r"Folder .*\]: ")
+        terminal.type(f"{folder.state}\n")
+        terminal.wait_for("API key")
+        terminal.type("\n")
+        terminal.wait_for("next: pagantic up")
+        terminal.end()
+    finally:
+        os.close(terminal.file)  # a command that still asks ends by this
     # Ended executions would otherwise be purged at the start: they are older than a day.
     folder.add(f"PAGANTIC_ORCHESTRATOR_RETENTION_S={TEN_YEARS_S}", f"PAGANTIC_MODELS_FOLDER={folder.path / 'pulled'}")
     folder.address = f"127.0.0.1:{first}"
     assert folder.run("up").stdout.startswith(f"settings of {folder.path / 'pagantic.env'}\n")
-    yield folder
-    folder.run("down")
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,6 @@ def list_models(
         return
     with reporting_errors():
         folder = ModelFolder(models_folder())
-    with reporting_errors():
         pulled = folder.models()
         listed = _ask_system(address, timeout, is_needed=not pulled)
     rows = rows_of(pulled, listed)
