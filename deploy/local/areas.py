@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_settings import BaseSettings
+
 from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
 from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from pagantic_common.settings import Auth
@@ -76,6 +78,15 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
     for area in read_areas(environment):
         _refuse_one_port(area, gateway)
     return (gateway,)
+
+
+def door_settings() -> dict[str, type[BaseSettings]]:
+    """Return the settings of the gateway's programs by their names, of which GATEWAY is one."""
+    # Imported here: most commands need no code of the gateway.
+    from gateway.http.settings import HttpSettings  # noqa: PLC0415
+    from gateway.mcp.settings import McpSettings  # noqa: PLC0415
+
+    return {GATEWAY: HttpSettings, "mcp": McpSettings}
 
 
 def read_switch(given: str) -> bool | None:

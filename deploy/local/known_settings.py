@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings
 from deploy.local.areas import (
     ConfigurationError,
     child_environment,
+    door_settings,
     read_areas,
     read_gateway,
     read_start_limit,
@@ -47,7 +48,7 @@ def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> No
     """
     areas, gateway = read_areas(environment), read_gateway(environment)
     read_start_limit(environment)
-    others = [cls for cls, is_started in _others().items() if for_all or (is_started and gateway)]
+    others = _others() if for_all else [door_settings()[door.name] for door in gateway]
     with TemporaryDirectory() as state, _environment(child_environment(areas, Path(state), environment)):
         problems = [problem for cls in (*_services(), *others) for problem in read_settings(cls)[1]]
     _raise_for(list(dict.fromkeys(problems)))
@@ -90,10 +91,8 @@ def _services() -> tuple[type[BaseSettings], ...]:
     )
 
 
-def _others() -> dict[type[BaseSettings], bool]:
-    """Return the settings of programs beside the services, with whether a start may start them."""
-    from gateway.http.settings import HttpSettings  # noqa: PLC0415
-    from gateway.mcp.settings import McpSettings  # noqa: PLC0415
+def _others() -> tuple[type[BaseSettings], ...]:
+    """Return the settings of programs beside the services."""
     from pagantic_common.models.settings import ModelSettings  # noqa: PLC0415
 
-    return {HttpSettings: True, McpSettings: False, ModelSettings: False}
+    return *door_settings().values(), ModelSettings
