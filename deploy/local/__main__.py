@@ -108,7 +108,7 @@ def _use_file(command: str) -> Path | None:
     except ConfigurationError as error:
         if command not in _WITH_WRONG_FILE:
             raise
-        print(f"{error}\nwarning: the other lines of the settings file are used", file=sys.stderr)
+        print(f"{error}\nwarning: what could be read of the settings file is used", file=sys.stderr)
         return None
 
 

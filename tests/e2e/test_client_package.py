@@ -123,10 +123,11 @@ from pagantic_common.client import AsyncClient
 async def main():
     app = TerminalApp(AsyncClient("127.0.0.1:1"))
     async with app.run_test() as pilot:
-        until_s = time.monotonic() + 60
-        while not app.query("#transcript .failure") and time.monotonic() < until_s:
+        shown, until_s = "", time.monotonic() + 60
+        while "pagantic up" not in shown and time.monotonic() < until_s:
             await pilot.pause(0.1)
-        print([str(line.render()) for line in app.query("#transcript .failure")])
+            shown = " ".join(str(line.render()) for line in app.query("#transcript .failure"))
+        print(shown)
 
 asyncio.run(main())
 """

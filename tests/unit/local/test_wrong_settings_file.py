@@ -41,7 +41,7 @@ def test_a_system_is_shown_and_stopped_with_a_warning(run, tmp_path, command):
     done = run(lines, "deploy.local", command)
     assert done.stderr.splitlines() == [
         f"configuration error: {tmp_path / 'wrong.env'}:2: PROVIDER_KEY: it must be NAME=value, with the quotes closed",
-        "warning: the other lines of the settings file are used",
+        "warning: what could be read of the settings file is used",
     ]
     assert str(tmp_path / "state") in done.stdout
 
