@@ -227,12 +227,7 @@ class Scheduler:
         """Take the rows of logits that a plan's slices want, in order; `cost` is the time of the step, if known."""
         events: list[SchedulerEvent] = []
         self._steps += 1
-        costs = self.costs
-        if not self.limits.mixes_steps and turn_of(plan.work) is Turn.PROMPTS:
-            costs = self._prompt_costs
-        costs.learn(sum(item.tokens for item in plan.work), cost)
-        parts = [(part.position, len(part.tokens)) for part in plan.slices]
-        self.costs.load.add(parts, self.tree.used_tokens, cost)
+        self._learn_cost(plan, cost)
         gained = 0
         for item in plan.work:
             self._count_computed(item)
@@ -300,6 +295,14 @@ class Scheduler:
         self.saving.restart(root)
         self._memo.clear()
         self._cached_prompts.clear()
+
+    def _learn_cost(self, plan: Plan, cost: float) -> None:
+        costs = self.costs
+        if not self.limits.mixes_steps and turn_of(plan.work) is Turn.PROMPTS:
+            costs = self._prompt_costs
+        costs.learn(sum(item.tokens for item in plan.work), cost)
+        parts = [(part.position, len(part.tokens)) for part in plan.slices]
+        self.costs.load.add(parts, self.tree.used_tokens, cost)
 
     def _budget(self) -> StepBudget:
         turn = None
