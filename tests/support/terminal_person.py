@@ -74,6 +74,14 @@ class Person:
             await self.pilot.pause(0.02)
         raise AssertionError(f"{what!r} was not seen:\n{self.text}")
 
+    async def press_until(self, pattern, *keys):
+        """Press keys again and again until the screen shows what the pattern matches."""
+        until_s = time.monotonic() + LIMIT_S
+        while not re.search(pattern, self.text):
+            assert time.monotonic() < until_s, f"{pattern!r} was not seen:\n{self.text}"
+            await self.press(*keys)
+            await self.pilot.pause(0.2)
+
     async def executions(self):
         return await self.app.client.list_executions()
 

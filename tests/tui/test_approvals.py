@@ -1,10 +1,14 @@
 """Tool calls in the terminal program, and the decisions about those that wait."""
 
 import json
+from typing import ClassVar
 
 import pytest
+from textual.app import App
 
+from gateway.tui.widgets.approval import SETTLE_S, ApprovalPanel
 from gateway.tui.work.choices import Choices
+from pagantic.orchestrator.v1.approval_pb2 import Approval
 from pagantic_common.domain.messages import ToolCall
 from tests.support.console_worlds import CALL, with_tool
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
@@ -67,6 +71,12 @@ async def test_a_call_is_approved_with_other_arguments(terminal):
         person.app.focused.load_text("[1]")
         await person.press("tab", "tab", "enter")
         await person.wait_for("must be a JSON object")
+        for wrong in ('{"zone": "\\ud800"}', '{"zone": 1e999}'):
+            person.app.focused.load_text(wrong)
+            await person.press("tab", "tab", "enter")
+            await person.wait_until(lambda: person.app.focused.id == "changed")
+        await person.wait_for("the number 1e999 is too large")
+        assert services.tools.calls == []
         person.app.focused.load_text('{"zone": "CET"}')
         await person.press("tab", "tab", "enter")
         await person.wait_for("It is noon.")
@@ -86,9 +96,43 @@ async def test_two_calls_that_wait_are_decided_one_after_another(terminal):
         await person.press("ctrl+p", "tab", "enter")
         await person.wait_for('"zone": "CET"')
         await person.wait_until(lambda: person.app.focused.id == "deny")
+        await person.press("enter")  # a second press that was meant for the first call
+        await person.pilot.pause(SETTLE_S)
         await person.press("tab", "enter")
         await person.wait_for("It is noon.")
         assert len(services.tools.calls) == 2
+
+
+async def test_a_panel_takes_no_press_at_once_for_the_call_that_replaced_another_one():
+    first, second = (Approval(request_id="r", tool_call_id=call_id, tool_name="clock") for call_id in ("c1", "c2"))
+
+    class Holder(App):
+        decided: ClassVar = []
+
+        def compose(self):
+            yield ApprovalPanel()
+
+        def on_approval_panel_decided(self, event):
+            self.decided.append(event.approval.tool_call_id)
+
+    app = Holder()
+    async with app.run_test() as pilot:
+        panel = app.query_one(ApprovalPanel)
+        panel.show([first, second])
+        panel.take_focus()
+        await pilot.press("enter")
+        panel.show([second])
+        await pilot.press("enter")
+        assert app.decided == ["c1"]
+        await pilot.pause(SETTLE_S)
+        await pilot.press("enter")
+        assert app.decided == ["c1", "c2"]
+        panel.allow_again(first)  # its failure came late
+        await pilot.press("enter")
+        assert app.decided == ["c1", "c2"]
+        panel.allow_again(second)
+        await pilot.press("enter")
+        assert app.decided == ["c1", "c2", "c2"]
 
 
 @pytest.mark.whole_terminal
