@@ -13,7 +13,6 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from pagantic.orchestrator.v1 import event_pb2
-from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import TimelineRow, rows_table, timeline_rows
 from pagantic_common.domain.text.terminal import visible_text
 
@@ -66,8 +65,7 @@ class TimelinePane(VerticalScroll):
         earlier = max(self._events[-1].sequence, len(self._events)) - MAX_ROWS  # not all events are kept
         if earlier <= 0:
             return table
-        described = f"{count_of(earlier, 'earlier event')}: `pagantic timeline` shows all"
-        return Group(Text(described, style="dim"), table)
+        return Group(Text(f"{earlier:,} earlier events: `pagantic timeline` shows all", style="dim"), table)
 
 
 def latest_rows(timeline: Sequence[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
