@@ -106,7 +106,8 @@ async def test_a_conversation_that_is_being_opened_does_not_come_after_another_k
         await person.press(key)
         await person.wait_until(lambda: "opening…" not in person.text)
         may_load.set()
-        await person.pilot.pause(0.3)
+        await person.wait_until(lambda: all(one.is_finished for one in person.app.workers if one.group == "open"))
+        await person.pilot.pause(0.1)
         assert ("the second answer" in person.text) is is_seen
         assert "the first answer" not in person.text
 
