@@ -309,7 +309,7 @@ class EngineLoop:
         try:
             logits = self.engine.decode(plan.slices)
         except KvCacheFullError:
-            return partial(self.scheduler.refuse, plan)
+            return self.scheduler.refuse
         except Internal as error:
             log.error("a step failed", error=str(error))  # noqa: TRY400 - an expected failure of the engine
             return partial(self.scheduler.fail, plan, str(error))

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from services.inference.core.scheduling.batch import StepBudget, Turn, _prompt_sizes
+from services.inference.core.scheduling.drafting import StepCosts
 from tests.unit.inference.batching_model import Bench
 
 
@@ -61,3 +63,45 @@ def test_outputs_wait_for_a_shorter_step_of_prompts_than_a_lone_prompt_takes():
     bench.submit([99] * 400, max_tokens=1)
     bench.run()
     assert max(sizes_of(bench)[1:20]) == 64, "it takes 0.19 s, and one of 128 tokens twice as long"
+
+
+@pytest.mark.parametrize(
+    ("budget", "sizes"),
+    [
+        (StepBudget(64), [64]),
+        (StepBudget(64, 256), [256, 128, 64]),
+        (StepBudget(128, 255), [255, 128]),
+        (StepBudget(64, 102), [102, 64]),
+        (StepBudget(63, 256, Turn.PROMPTS), [256, 128, 64]),
+    ],
+)
+def test_steps_of_prompts_have_halves_of_the_largest_and_the_size_of_others(budget, sizes):
+    assert _prompt_sizes(budget) == sizes
+
+
+def test_a_size_that_was_measured_costs_what_it_did_and_others_at_most_what_known_ones_tell():
+    costs = StepCosts()
+    assert costs.expect(64) == 0
+    costs.learn(90, 0.1)
+    assert costs.expect(64) == 0.1
+    costs.learn(64, 0.3)
+    assert costs.expect(64) == 0.3
+
+
+def test_what_steps_of_prompts_cost_says_nothing_of_others_where_they_take_turns():
+    bench = Bench(step_tokens=16, prompt_steps=4, mixes_steps=False, costs=lambda _rows: 0.001, capacity=1000)
+    bench.submit([97] * 200, max_tokens=4)
+    bench.run()
+    assert max(sizes_of(bench)) == 64
+    assert max(bench.scheduler.costs._known) <= 16
+
+
+def test_what_a_preempted_request_computes_again_may_take_large_steps():
+    bench = Bench(step_tokens=16, prompt_steps=4, costs=lambda rows: rows * 0.001, capacity=1000)
+    bench.submit([97] * 150, max_tokens=30)
+    for _ in range(12):
+        bench.step()
+    (branch,) = bench.scheduler._seating.seated()
+    bench.scheduler._seating.preempt(branch)
+    plan = bench.step()
+    assert sum(len(part.tokens) for part in plan.slices) == 64

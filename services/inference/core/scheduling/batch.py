@@ -119,11 +119,16 @@ def turn_of(work: Sequence[Work]) -> Turn:
     return Turn.OUTPUTS
 
 
-def fill_batch(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts) -> list[Work]:
-    """Return the work of one step, within its budget; marks the deferred prompts."""
+def fill_batch(
+    seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, prompt_costs: StepCosts | None = None
+) -> list[Work]:
+    """Return the work of one step, within its budget; marks the deferred prompts.
+
+    `prompt_costs` are the costs of steps of prompts alone, where they differ from others of as many tokens.
+    """
     work: list[Work] = []
     seated, longest_s = _whose_turn(seated, budget.turn)
-    most = _most_tokens(seated, budget, costs, longest_s)
+    most = _most_tokens(seated, budget, prompt_costs or costs, longest_s)
     left = most
     tenants = _by_tenant(seated, most)
     weights = [branches[0].ticket.weight for branches in tenants]
@@ -156,17 +161,26 @@ def _is_prompt(branch: Branch) -> bool:
 
 def _most_tokens(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, longest_s: float) -> int:
     """Return the tokens of a step. Large ones compute prompts faster, but a cancel and a new request wait for them."""
-    if any(branch.ticket.is_prompted for branch in seated):
+    if any(branch.ticket.is_prompted and not _is_prompt(branch) for branch in seated):
         return budget.step
-    sizes = [max(budget.step, budget.prompt)]
-    while sizes[-1] // 2 >= budget.step:
-        sizes.append(sizes[-1] // 2)
-    most = next((size for size in sizes if 0 < costs.bound(size) <= longest_s), sizes[-1])
+    sizes = _prompt_sizes(budget)
+    most = next((size for size in sizes if 0 < costs.expect(size) <= longest_s), sizes[-1])
     rest = sum(branch.pending for branch in seated) - most
     # A step of fewer tokens would take longer than they take in this one.
     if budget.turn is not None and 0 < rest < budget.step and most + rest <= budget.prompt:
         return most + rest
     return most
+
+
+def _prompt_sizes(budget: StepBudget) -> list[int]:
+    """Return the sizes that a step of prompts may have, the largest first."""
+    sizes = [max(budget.step, budget.prompt)]
+    while sizes[-1] // 2 >= budget.step:
+        sizes.append(sizes[-1] // 2)
+    # Where steps take turns, one that is larger than those with outputs is faster even for fewer tokens.
+    if budget.turn is None and sizes[-1] > budget.step:
+        sizes.append(budget.step)
+    return sizes
 
 
 def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]:

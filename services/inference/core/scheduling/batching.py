@@ -91,6 +91,7 @@ class Scheduler:
         self.looked_up = DraftCount()
         self.guessed = DraftCount()
         self.costs = StepCosts()
+        self._prompt_costs = StepCosts()
         self.rows_total = 0
         self._seating = Seating(
             tree,
@@ -210,7 +211,8 @@ class Scheduler:
         self._drop(now_s, events)
         self._seating.fill(now_s)
         self._serve_from_memo(events)
-        work = fill_batch(self._seating.seated(), self._budget(), self.costs)
+        prompt_costs = None if self.limits.mixes_steps else self._prompt_costs
+        work = fill_batch(self._seating.seated(), self._budget(), self.costs, prompt_costs)
         self._last_turn = turn_of(work)
         if self.draft_model is not None:
             left = max(0, self.limits.step_tokens - sum(item.tokens for item in work))
@@ -225,7 +227,10 @@ class Scheduler:
         """Take the rows of logits that a plan's slices want, in order; `cost` is the time of the step, if known."""
         events: list[SchedulerEvent] = []
         self._steps += 1
-        self.costs.learn(sum(item.tokens for item in plan.work), cost)
+        costs = self.costs
+        if not self.limits.mixes_steps and turn_of(plan.work) is Turn.PROMPTS:
+            costs = self._prompt_costs
+        costs.learn(sum(item.tokens for item in plan.work), cost)
         parts = [(part.position, len(part.tokens)) for part in plan.slices]
         self.costs.load.add(parts, self.tree.used_tokens, cost)
         gained = 0
@@ -249,11 +254,12 @@ class Scheduler:
             self.draft_model.settle(self.costs, cost, gained)
         return events
 
-    def refuse(self, plan: Plan) -> list[SchedulerEvent]:
-        """Take back a plan that the cache had no room for; nothing of it was computed."""
+    def refuse(self) -> list[SchedulerEvent]:
+        """Take back the last plan, which the cache had no room for; nothing of it was computed."""
         events: list[SchedulerEvent] = []
-        last = self._seating.last_of([item.branch for item in plan.work])
-        if len(self._seating.seated()) > 1:
+        seated = self._seating.seated()
+        last = self._seating.last_of(seated)
+        if len(seated) > 1:
             self._seating.preempt(last)
         elif not self.tree.make_room(tokens=self.tree.free_tokens + 1):
             reason = "the KV cache has no room for this request alone"
@@ -290,6 +296,7 @@ class Scheduler:
         self._seating.tree = tree
         self.limits = limits
         self.costs = StepCosts()
+        self._prompt_costs = StepCosts()
         self.saving.restart(root)
         self._memo.clear()
         self._cached_prompts.clear()

@@ -62,6 +62,10 @@ class StepCosts:
         """Tell whether enough steps of at most `rows` are known: the first ones are slow, and others cost more."""
         return any(count >= _MEASURED_STEPS for known, count in self._learned.items() if known <= rows)
 
+    def expect(self, rows: int) -> float:
+        """Return the cost of steps of `rows` if there were any, else the most that one may cost; 0 without any."""
+        return self._known.get(rows) or self.bound(rows)
+
     def bound(self, rows: int) -> float:
         """Return the most that a step of `rows` may cost: a larger one costs more, and a row at most its share."""
         bounds = [cost * max(1.0, rows / known) for known, cost in self._known.items()]
