@@ -42,6 +42,7 @@ class ChatPane(Vertical):
         self._written: Running | None = None
         self._following: Worker[None] | None = None
         self._newest: TurnView | None = None
+        self._opening = ""
         self._untaken: execution_pb2.SystemRequest | None = None
         self._used = (0, 0)
         self._transcript = Transcript()
@@ -112,19 +113,30 @@ class ChatPane(Vertical):
 
     def begin(self) -> None:
         """Begin another conversation. An answer that is being written goes on without us."""
+        self._cancel_opening()
         self._show(Conversation(new_session_id()))
 
     def open(self, session_id: str) -> None:
-        """Open a stored conversation."""
-        self._status.show_state("opening…")
+        """Open a stored conversation; until it is there, the one before it is seen and takes no message."""
+        self._opening = session_id
         self.run_worker(self._open(session_id), group="open", exclusive=True)
+        self.show_status()
 
     async def _open(self, session_id: str) -> None:
         try:
-            self._show(await load_conversation(self.client, session_id))
+            conversation = await load_conversation(self.client, session_id)
         except PaganticError as error:
+            self._opening = ""
             self.show_failure(Failure.of(error))
             self.show_status()
+        else:
+            self._opening = ""
+            self._show(conversation)
+
+    def _cancel_opening(self) -> None:
+        self._opening = ""
+        self.workers.cancel_group(self, "open")
+        self.show_status()
 
     def _show(self, conversation: Conversation) -> None:
         self.leave()
@@ -162,8 +174,11 @@ class ChatPane(Vertical):
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
-        """Send a message, unless an answer is being written."""
+        """Send a message, unless an answer is being written or a conversation opened: then it stays in the field."""
         event.stop()
+        if self._opening:
+            self._warn("A conversation is being opened: wait until it is seen, or stay in this one with Escape.")
+            return
         if self._written is not None:
             self._warn("An answer is being written: wait for its end, or stop it with Escape.")
             return
@@ -212,27 +227,33 @@ class ChatPane(Vertical):
 
     async def _note_stored(self, turn: Turn) -> None:
         """Name the conversation by its first message, and have the list show it."""
-        conversation = self.conversation
-        if not conversation.is_stored and turn.answer.error is None:
+        conversation, answer = self.conversation, turn.answer
+        is_kept = answer.error is None or (answer.was_stopped and bool(answer.text))
+        if is_kept and not conversation.is_stored:
             conversation.is_stored = True
             conversation.title = await name_conversation(self.client, conversation.session_id, turn.said)
         self.post_message(self.Changed())
 
     def stop(self) -> bool:
-        """Stop the answer that is being written; tells whether there was one to stop."""
+        """Stop what goes on, a conversation that opens before an answer; tells whether there was something to stop."""
         running = self._written
-        if running is None or running.is_stopping:
+        if self._opening:
+            self._cancel_opening()
+        elif running is None:
             return False
-        if running.is_lost:
+        elif running.is_lost:
             self._warn("The connection is lost, so the answer may go on; its conversation has it later.")
             self.leave()
             self.show_status()
+        elif running.is_stopping:
+            return False
         else:
             self.run_worker(self._stop(running), group="stop")
         return True
 
     async def _stop(self, running: Running) -> None:
-        if (error := await running.stop()) is not None:
+        error = await running.stop()
+        if error is not None and self._written is running:  # an answer that ended meanwhile needs no stop
             self._warn_of(error)
 
     def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
@@ -250,7 +271,10 @@ class ChatPane(Vertical):
                 await self.client.reject(*ids, reason="rejected at the terminal")
         except PaganticError as error:  # too late, for one; the execution goes on
             self._warn_of(error)
-            self._approval.allow_again()
+            self._approval.allow_again(approval)
+        except ValueError as error:  # arguments that cannot be written
+            self._warn(f"The decision was not sent: {error}")
+            self._approval.allow_again(approval)
 
     # ---- what is seen -----------------------------------------------------------------------------------------------
 
@@ -280,7 +304,9 @@ class ChatPane(Vertical):
     def show_status(self) -> None:
         """Show what goes on, and how full the context window is."""
         state, is_warning = self.choices.model or next(iter(self.windows), ""), False
-        if self._written is not None:
+        if self._opening:
+            state = "opening…"
+        elif self._written is not None:
             state, is_warning = self._written.described()
         self._status.show_state(state, is_warning=is_warning)
         self._status.show_usage(*self._usage())

@@ -14,6 +14,17 @@ from tests.support.relay import Relay
 LIMIT_S = 60.0
 
 
+def screen_lines(app):
+    """Return the lines that a program's screen shows."""
+    strips = app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
+
+
+def screen_text(app):
+    """Return what a program's screen shows."""
+    return "\n".join(screen_lines(app))
+
+
 @dataclass
 class Person:
     """Types, and reads what is seen; `world` is what runs behind the program."""
@@ -25,12 +36,11 @@ class Person:
 
     @property
     def lines(self):
-        strips = self.app.screen._compositor.render_strips()
-        return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
+        return screen_lines(self.app)
 
     @property
     def text(self):
-        return "\n".join(self.lines)
+        return screen_text(self.app)
 
     async def press(self, *keys):
         await self.pilot.press(*keys)
@@ -73,6 +83,14 @@ class Person:
                 return found
             await self.pilot.pause(0.02)
         raise AssertionError(f"{what!r} was not seen:\n{self.text}")
+
+    async def press_until(self, pattern, *keys):
+        """Press keys again and again until the screen shows what the pattern matches."""
+        until_s = time.monotonic() + LIMIT_S
+        while not re.search(pattern, self.text):
+            assert time.monotonic() < until_s, f"{pattern!r} was not seen:\n{self.text}"
+            await self.press(*keys)
+            await self.pilot.pause(0.2)
 
     async def executions(self):
         return await self.app.client.list_executions()

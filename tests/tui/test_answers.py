@@ -77,9 +77,7 @@ async def test_a_message_that_nobody_took_is_in_the_field_again(terminal):
         await person.wait_for("next: start the services with `pagantic up`")
         assert person.app.query_one("#composer").text == "please keep me"
         person.relay.mend()
-        await asyncio.sleep(1.5)  # gRPC's first wait before it connects again
-        await person.press("enter")
-        await person.wait_for("hello")
+        await person.press_until("hello", "enter")  # gRPC waits for a while before it connects again
 
 
 @pytest.mark.whole_terminal

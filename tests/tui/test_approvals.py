@@ -1,10 +1,16 @@
 """Tool calls in the terminal program, and the decisions about those that wait."""
 
 import json
+from typing import ClassVar
 
 import pytest
+from textual.app import App
+from textual.widgets import Button
 
+from gateway.tui.widgets import approval
+from gateway.tui.widgets.approval import SETTLE_S, ApprovalPanel
 from gateway.tui.work.choices import Choices
+from pagantic.orchestrator.v1.approval_pb2 import Approval
 from pagantic_common.domain.messages import ToolCall
 from tests.support.console_worlds import CALL, with_tool
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
@@ -67,6 +73,17 @@ async def test_a_call_is_approved_with_other_arguments(terminal):
         person.app.focused.load_text("[1]")
         await person.press("tab", "tab", "enter")
         await person.wait_for("must be a JSON object")
+        for wrong in ('{"zone": "\\ud800"}', '{"zone": 1e999}'):
+            person.app.focused.load_text(wrong)
+            await person.press("tab", "tab", "enter")
+            await person.wait_until(lambda: person.app.focused.id == "changed")
+        await person.wait_for("the number 1e999 is too large")
+        person.app.focused.load_text('{"zone": "\ud800"}')  # as no terminal sends it
+        await person.press("tab", "tab", "enter")
+        await person.wait_for("The decision was not sent: ")
+        person.app.query_one("#changed").focus()
+        await person.pilot.pause(0.3)  # a button takes no other press while it shows one
+        assert services.tools.calls == []
         person.app.focused.load_text('{"zone": "CET"}')
         await person.press("tab", "tab", "enter")
         await person.wait_for("It is noon.")
@@ -86,9 +103,43 @@ async def test_two_calls_that_wait_are_decided_one_after_another(terminal):
         await person.press("ctrl+p", "tab", "enter")
         await person.wait_for('"zone": "CET"')
         await person.wait_until(lambda: person.app.focused.id == "deny")
+        await person.pilot.pause(SETTLE_S)
         await person.press("tab", "enter")
         await person.wait_for("It is noon.")
         assert len(services.tools.calls) == 2
+
+
+async def test_a_press_just_after_a_call_replaced_another_one_decides_nothing(monkeypatch):
+    first, second = (Approval(request_id="r", tool_call_id=call_id, tool_name="clock") for call_id in ("c1", "c2"))
+
+    class Holder(App):
+        decided: ClassVar = []
+
+        def compose(self):
+            yield ApprovalPanel()
+
+        def on_approval_panel_decided(self, event):
+            self.decided.append(event.approval.tool_call_id)
+
+    async def decided_after_a_press():
+        app.query_one("#deny", Button).press()  # the key waits for the end of the button's effect
+        await pilot.pause(0.05)
+        return app.decided
+
+    monkeypatch.setattr(approval, "SETTLE_S", 1_000.0)
+    app = Holder()
+    async with app.run_test() as pilot:
+        panel = app.query_one(ApprovalPanel)
+        panel.show([first, second])
+        assert await decided_after_a_press() == ["c1"]
+        panel.show([second])
+        assert await decided_after_a_press() == ["c1"]
+        monkeypatch.setattr(approval, "SETTLE_S", 0.0)
+        assert await decided_after_a_press() == ["c1", "c2"]
+        panel.allow_again(first)  # its failure came late
+        assert await decided_after_a_press() == ["c1", "c2"]
+        panel.allow_again(second)
+        assert await decided_after_a_press() == ["c1", "c2", "c2"]
 
 
 @pytest.mark.whole_terminal
@@ -98,8 +149,8 @@ async def test_a_decision_that_somebody_else_made_is_seen(terminal):
         choose(person, asks=True)
         await person.say("what time is it?")
         await person.wait_for("a call waits: Ctrl")
-        [approval] = await person.app.client.list_approvals()
-        await person.app.client.approve(approval.request_id, approval.tool_call_id)
+        [waiting] = await person.app.client.list_approvals()
+        await person.app.client.approve(waiting.request_id, waiting.tool_call_id)
         await person.wait_for("It is noon.")
         await person.wait_until(lambda: "waits" not in person.text)
 

@@ -1,9 +1,13 @@
 """Conversations in the terminal program: begun, listed, opened, continued and deleted; options and timelines."""
 
+import asyncio
+
 import pytest
 
+from gateway.tui import chat
 from gateway.tui.work.choices import Choices
 from pagantic_common.client.tables import timeline_rows
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.response import FinishReason
 from tests.support.console_worlds import CALL, with_tool
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
@@ -49,6 +53,88 @@ async def test_conversations_are_begun_listed_opened_and_deleted_by_keys(termina
         assert len(await titles(person)) == 1
         await person.press("escape")
         await person.wait_for("Ask something")
+
+
+@pytest.fixture
+def may_load(monkeypatch):
+    """Hold back the conversations that are opened until this event is set."""
+    loads, held = chat.load_conversation, asyncio.Event()
+
+    async def load_later(client, session_id):
+        await held.wait()
+        return await loads(client, session_id)
+
+    monkeypatch.setattr(chat, "load_conversation", load_later)
+    return held
+
+
+async def test_a_message_waits_for_the_conversation_that_is_being_opened(terminal, may_load):
+    inference = ScriptedInference(answer("the first answer"), answer("the second answer"), answer("the third answer"))
+    async with terminal(scripted_services(inference)) as person:
+        await person.ask("about lamps")
+        lamps = person.app._chat.conversation.session_id
+        await person.press("ctrl+n")
+        await person.ask("about chairs")
+        person.app._chat.open(lamps)
+        await person.wait_for("opening…")
+        await person.say("go on")
+        await person.wait_for("A conversation is being opened")
+        assert person.app.query_one("#composer").text == "go on"
+        assert len(inference.commands) == 2
+        may_load.set()
+        await person.wait_for("the first answer")
+        await person.press("enter")
+        await person.wait_for("the third answer")
+        assert [message.content for message in inference.commands[-1].messages][-3:] == [
+            "about lamps",
+            "the first answer",
+            "go on",
+        ]
+
+
+@pytest.mark.whole_terminal
+@pytest.mark.parametrize(("key", "is_seen"), [("ctrl+n", False), ("escape", True)])
+async def test_a_conversation_that_is_being_opened_does_not_come_after_another_key(terminal, may_load, key, is_seen):
+    inference = ScriptedInference(answer("the first answer"), answer("the second answer"))
+    async with terminal(scripted_services(inference)) as person:
+        await person.ask("about lamps")
+        lamps = person.app._chat.conversation.session_id
+        await person.press("ctrl+n")
+        await person.ask("about chairs")
+        person.app._chat.open(lamps)
+        await person.wait_for("opening…")
+        await person.press(key)
+        await person.wait_until(lambda: "opening…" not in person.text)
+        may_load.set()
+        await person.wait_until(lambda: all(one.is_finished for one in person.app.workers if one.group == "open"))
+        await person.pilot.pause(0.1)
+        assert ("the second answer" in person.text) is is_seen
+        assert "the first answer" not in person.text
+
+
+@pytest.mark.whole_terminal
+async def test_a_good_answer_is_not_shown_as_the_failed_one_after_it(terminal):
+    inference = ScriptedInference(answer("the first answer"), InvalidRequest("too much"))
+    async with terminal(scripted_services(inference)) as person:
+        await person.ask("about lamps")
+        await person.say("go on")
+        await person.wait_for("too much")
+        await person.press("ctrl+n")
+        await person.wait_for("Ask something")
+        await person.open_newest()
+        await person.wait_for("the first answer")
+        assert "too much" not in person.text
+
+
+@pytest.mark.whole_terminal
+async def test_a_conversation_whose_first_answer_was_stopped_has_its_title(terminal):
+    async with terminal(scripted_services(ScriptedInference(None))) as person:
+        await person.say("about lamps")
+        await person.wait_for("partial")
+        await person.press("escape")
+        await person.wait_for("stopped; the text so far")
+        await person.press("ctrl+o")
+        await person.wait_for("● about lamps")
 
 
 @pytest.mark.whole_terminal

@@ -1,11 +1,15 @@
 """What a model, a tool or another program says is shown as text, whatever it says and however much."""
 
 import pytest
+from textual.app import App
 
-from gateway.tui.work.answer import MAX_SHOWN
+from gateway.tui.widgets.timeline import MAX_ROWS, TimelinePane
+from gateway.tui.work.answer import MAX_EVENTS, MAX_SHOWN, Answer
 from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices
+from pagantic.orchestrator.v1.event_pb2 import ExecutionEvent
 from pagantic_common.domain.messages import ToolCall
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
+from tests.support.terminal_person import screen_text
 from tests.support.terminal_worlds import CONTROLS, Fast, Thinking
 
 MARKUP = ["[bold red]x[/]", "[link=http://evil.example]click[/link]", "[@click=app.exit]bye[/]", "[/]", "[", "\\[x]"]
@@ -40,6 +44,27 @@ async def test_megabytes_are_shown_up_to_a_bound_and_keys_work_meanwhile(termina
         assert MAX_SHOWN - len(texts) <= sum(len(str(one.render())) for one in texts if one.display) <= MAX_SHOWN + 100
         await person.press("ctrl+n")
         await person.wait_for("Ask something")
+
+
+async def test_the_timeline_goes_on_beyond_the_events_that_are_kept():
+    class Holder(App):
+        def compose(self):
+            yield TimelinePane()
+
+    followed = Answer("r")
+    app = Holder()
+    async with app.run_test(size=(120, 40)) as pilot:
+        pane = app.query_one(TimelinePane)
+        for last in (MAX_EVENTS, MAX_EVENTS + 1):
+            for sequence in range(followed.sequence + 1, last + 1):
+                followed.take(ExecutionEvent(sequence=sequence, action=f"step-{sequence}"))
+            pane.show(followed.events)
+            await pilot.pause()
+            assert f"step-{last}" in screen_text(app)
+            pane.scroll_home(animate=False)
+            await pilot.pause()
+            assert f"{last - MAX_ROWS:,} earlier events: `pagantic timeline` shows all" in screen_text(app)
+            pane.scroll_end(animate=False)
 
 
 @pytest.mark.whole_terminal

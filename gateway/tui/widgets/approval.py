@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widgets import Button, TextArea
 
-from gateway.tui.widgets.plain import Plain
+from gateway.tui.widgets.plain import MAX_NAME_CHARS, MAX_NOTE_CHARS, Plain, shortened
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.terminal import plain_json
@@ -22,6 +22,7 @@ from pagantic_common.domain.text.terminal import plain_json
 INDENT: Final = 2
 LINES_SEEN: Final = 8  # as the style says
 MAX_ARGUMENT_CHARS: Final = 20_000
+SETTLE_S: Final = 0.5
 
 
 class ApprovalPanel(Vertical):
@@ -47,6 +48,7 @@ class ApprovalPanel(Vertical):
         self._approval: approval_pb2.Approval | None = None
         self._lines = 0
         self._is_decided = False
+        self._replaced_at_s = -SETTLE_S
         self._head = Plain(classes="head")
         self._arguments = Plain(classes="arguments")
         self._changed = TextArea(show_line_numbers=False, soft_wrap=True, tab_behavior="focus", id="changed")
@@ -81,6 +83,8 @@ class ApprovalPanel(Vertical):
         if _name_of(first) == _name_of(self._approval):
             return
         had_focus = self.has_focus_within
+        if self._approval is not None:
+            self._replaced_at_s = time.monotonic()
         self._approval = first
         self._is_decided = False
         self._stop_changing()
@@ -97,14 +101,18 @@ class ApprovalPanel(Vertical):
         """Focus the decision that does nothing."""
         self.query_one("#deny", Button).focus()
 
-    def allow_again(self) -> None:
-        """Take another decision about the same call, after one that could not be made."""
-        self._is_decided = False
+    def allow_again(self, approval: approval_pb2.Approval) -> None:
+        """Take another decision about a call, after one that could not be made, unless another call is shown now."""
+        if _name_of(approval) == _name_of(self._approval):
+            self._is_decided = False
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Send a decision, or open the arguments for changes; a call is decided once."""
+        """Send a decision, or open the arguments for changes; a call is decided once.
+
+        A press just after the call was replaced was meant for the call before it.
+        """
         event.stop()
-        if self._approval is None or self._is_decided:
+        if self._approval is None or self._is_decided or time.monotonic() - self._replaced_at_s < SETTLE_S:
             return
         if event.button.id == "change":
             self._begin_changing(self._approval)
@@ -119,7 +127,7 @@ class ApprovalPanel(Vertical):
             try:
                 arguments = _read_arguments(self._changed.text)
             except ValueError as error:
-                self._problem.show(str(error))
+                self._problem.show(shortened(str(error), MAX_NOTE_CHARS))
                 self._problem.display = True
                 self._changed.focus()
                 return
@@ -148,7 +156,8 @@ class ApprovalPanel(Vertical):
         if (approval := self._approval) is None:
             return
         left_s = max(0.0, approval.expires_at.ToNanoseconds() / 1e9 - time.time())
-        head = f"{approval.tool_name}: {approval.reason}; denied in {left_s:.0f} s"
+        reason = shortened(approval.reason, MAX_NOTE_CHARS)
+        head = f"{shortened(approval.tool_name, MAX_NAME_CHARS)}: {reason}; denied in {left_s:.0f} s"
         if self._lines > LINES_SEEN:
             head += f"\n{self._lines} lines of arguments: Shift+Tab from Deny scrolls them"
         self._head.show(head)
@@ -176,7 +185,7 @@ def _described(approval: approval_pb2.Approval) -> str:
 def _read_arguments(text: str) -> dict[str, object]:
     """Return changed arguments; raises ValueError."""
     try:
-        arguments = parse_json(text)
+        arguments = parse_json(text, is_rewritable=True)
     except JsonTextError as error:
         raise ValueError(f"the arguments are not JSON: {error}") from None
     if not isinstance(arguments, dict):

@@ -8,11 +8,20 @@ from textual.widgets import Static
 from pagantic_common.domain.text.terminal import visible_text
 
 TAB_COLUMNS = 4
+MAX_NAME_CHARS = 100
+MAX_NOTE_CHARS = 600
 
 
 def plain(text: str) -> Content:
     """Return a text in which nothing is markup, and control characters are shown by name."""
     return Content(visible_text(text).expandtabs(TAB_COLUMNS))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the first characters of a text, and the number of the others."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]} … ({len(text) - most:,} more characters)"
 
 
 class Plain(Static):

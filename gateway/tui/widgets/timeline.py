@@ -29,7 +29,7 @@ class TimelinePane(VerticalScroll):
         self.border_title = "timeline"
         self._table = Static("", markup=False)
         self._events: Sequence[event_pb2.ExecutionEvent] = ()
-        self._drawn: tuple[str, int, int] = ("", 0, 0)
+        self._drawn: tuple[str, int, int, int] = ("", 0, 0, 0)
 
     def on_mount(self) -> None:
         """Keep the latest event in sight."""
@@ -49,10 +49,11 @@ class TimelinePane(VerticalScroll):
         """Draw the table, unless nobody sees it or it is drawn already."""
         if not self.display or not self.size.width:
             return
-        request_id = ""
+        request_id, sequence = "", 0
         if self._events:
             request_id = self._events[0].correlation.request_id
-        drawn = (request_id, len(self._events), self.size.width)
+            sequence = self._events[-1].sequence
+        drawn = (request_id, sequence, len(self._events), self.size.width)
         if drawn != self._drawn:
             self._drawn = drawn
             self._table.update(self._rendered(self.size.width - _SCROLL_BAR_COLUMNS))
@@ -60,12 +61,18 @@ class TimelinePane(VerticalScroll):
     def _rendered(self, width: int) -> RenderableType:
         if not self._events:
             return Text("No execution yet: send a message.", style="dim")
-        rows = [_visible(row) for row in timeline_rows(self._events)[-MAX_ROWS:]]
-        table = rows_table(rows, width=width)
-        if len(rows) == len(self._events):
+        table = rows_table([_visible(row) for row in latest_rows(self._events)], width=width)
+        earlier = max(self._events[-1].sequence, len(self._events)) - MAX_ROWS  # not all events are kept
+        if earlier <= 0:
             return table
-        earlier = len(self._events) - len(rows)
         return Group(Text(f"{earlier:,} earlier events: `pagantic timeline` shows all", style="dim"), table)
+
+
+def latest_rows(timeline: Sequence[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
+    """Return the rows of the latest events, whose times count from the first one."""
+    if len(timeline) <= MAX_ROWS:
+        return timeline_rows(timeline)
+    return timeline_rows([timeline[0], *timeline[-MAX_ROWS:]])[1:]
 
 
 def _visible(row: TimelineRow) -> TimelineRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from textual import events
@@ -9,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from gateway.tui.widgets.growing import GrowingText
-from gateway.tui.widgets.plain import Plain, plain
+from gateway.tui.widgets.plain import MAX_NAME_CHARS, MAX_NOTE_CHARS, Plain, plain, shortened
 from gateway.tui.work.answer import CallPart, TextPart
 from gateway.tui.work.conversation import Turn
 from gateway.tui.work.steps import Failure
@@ -19,6 +20,7 @@ from pagantic_common.domain.text.terminal import plain_json
 
 MAX_SAID_CHARS: Final = 1_000
 MAX_RESULT_CHARS: Final = 600
+MAX_NOTES: Final = 50
 
 
 class TurnView(Vertical):
@@ -38,7 +40,7 @@ class TurnView(Vertical):
 
     def compose(self) -> ComposeResult:
         """Show all parts; the answer's grow below."""
-        yield Plain(_shortened(self.turn.said, MAX_SAID_CHARS), classes="said")
+        yield Plain(shortened(self.turn.said, MAX_SAID_CHARS), classes="said")
         yield self._reasoning
         yield self._body
         yield self._notes
@@ -58,7 +60,7 @@ class TurnView(Vertical):
         self._reasoning.show(answer.reasoning)
         self._show_parts()
         self._notes.display = bool(answer.notes)
-        self._notes.show("\n".join(answer.notes))
+        self._notes.show(describe_notes(answer.notes))
         self._foot.display = answer.response is not None and (answer.error is None or answer.was_stopped)
         if answer.response is not None:
             self._foot.show(describe_end(answer.response))
@@ -164,7 +166,7 @@ class FailureView(Plain):
     def show_failure(self, failure: Failure) -> None:
         """Show a failure."""
         self.remove_class("stopped")
-        lines = [f"{failure.code}: {failure.message}"]
+        lines = [f"{failure.code}: {shortened(failure.message, MAX_SAID_CHARS)}"]
         if failure.request_id:
             lines.append(f"request: {failure.request_id}")
         lines.append(f"next: {failure.next_step}")
@@ -187,15 +189,24 @@ def describe_end(response: execution_pb2.SystemResponse) -> str:
     return f"request {response.request_id}: {used}"
 
 
+def describe_notes(notes: Sequence[str]) -> str:
+    """Return the notes below an answer, a line each; those beyond a bound are counted."""
+    lines = [shortened(note, MAX_NOTE_CHARS) for note in notes[:MAX_NOTES]]
+    if len(notes) > MAX_NOTES:
+        lines.append(f"… {count_of(len(notes) - MAX_NOTES, 'more note')}")
+    return "\n".join(lines)
+
+
 def describe_call(call: CallPart) -> str:
     """Return a call with its arguments and what became of it."""
-    described = f"{_sign_of(call)} {call.name}({plain_json(_shortened(call.arguments_json, MAX_RESULT_CHARS))})"
+    name = shortened(call.name, MAX_NAME_CHARS)
+    described = f"{_sign_of(call)} {name}({plain_json(shortened(call.arguments_json, MAX_RESULT_CHARS))})"
     if call.progress:
-        described += f" {call.progress}"
+        described += f" {shortened(call.progress, MAX_NOTE_CHARS)}"
     if call.failure:
         described += f"\n  failed, {call.failure}"
     if call.result:
-        described += f"\n  → {_shortened(' '.join(call.result.split()), MAX_RESULT_CHARS)}"
+        described += f"\n  → {shortened(' '.join(call.result.split()), MAX_RESULT_CHARS)}"
     return described
 
 
@@ -203,12 +214,6 @@ def _sign_of(call: CallPart) -> str:
     if call.failure:
         return "✗"
     return "✓" if call.has_ended else "…"
-
-
-def _shortened(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    return f"{text[:most]} … ({len(text) - most:,} more characters)"
 
 
 def _fits(view: GrowingText | CallView, part: TextPart | CallPart) -> bool:

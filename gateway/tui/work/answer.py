@@ -198,15 +198,26 @@ class Answer:
         self.response = response
         self.version += 1
         self.waiting.clear()
+        streamed = len(self.parts) - 1
         for record in response.tool_calls_made:
             self._note_record(record)
-        if response.content[:MAX_SHOWN] not in self.text:  # a guard redacted it, or it did not stream
-            while self.parts and isinstance(self.parts[-1], TextPart):
-                self.parts.pop()
-            self.parts.append(TextPart.of(response.content))
+        if response.content or not response.HasField("error"):  # a failure leaves what was written before it
+            self._take_content(response.content, streamed)
         if response.reasoning:
             self.reasoning = TextPart.of(response.reasoning)
         self.notes += notes_of(response)
+
+    def _take_content(self, content: str, at: int) -> None:
+        """Put the answer's text in place of what streamed of it, the part at a place, which a guard may have redacted.
+
+        A part that is no text belongs to a call before the answer, and nothing of the answer streamed.
+        """
+        if at >= 0 and isinstance(self.parts[at], TextPart):
+            if self.parts[at] == TextPart.of(content):
+                return
+            del self.parts[at]
+        if content:
+            self.parts.append(TextPart.of(content))
 
     def _note_record(self, record: execution_pb2.ToolCallRecord) -> None:
         part = self._call_of(record.id, record.name)

@@ -153,13 +153,20 @@ async def _add_newest(client: AsyncClient, loaded: Conversation, newest: executi
         loaded.turns.append(Turn(said, Answer(newest.request_id)))
         loaded.is_running = True
         return
-    if not loaded.turns or newest.response.content[:100] not in loaded.turns[-1].answer.text:
-        return  # a turn that failed is not in the conversation
+    if not loaded.turns or not _has_end_of(loaded.turns[-1], newest):
+        return
     answer = loaded.turns[-1].answer
     answer.request_id = newest.request_id
     answer.end(newest.response)
     with contextlib.suppress(PaganticError):
         answer.events = (await client.timeline(newest.request_id))[:]
+
+
+def _has_end_of(turn: Turn, execution: execution_pb2.Execution) -> bool:
+    """Tell whether a turn is that of an execution: one that failed, or was stopped before its first text, has none."""
+    if execution.state.current == execution_pb2.LIFECYCLE_STATE_ERROR or not execution.response.content:
+        return False
+    return turn.answer.parts[-1:] == [TextPart.of(execution.response.content)]
 
 
 def _listed(session: session_pb2.Session, now_s: float) -> Listed:

@@ -47,17 +47,20 @@ class Running:
     async def stop(self) -> PaganticError | None:
         """Cancel the execution; returns why it cannot be done."""
         self.is_stopping = True
+        failure: PaganticError | None = None
         for _ in range(CANCEL_TRIES):
             try:
                 await self._client.cancel(self.answer.request_id)
-            except NotFound:  # its request is still on the way
+            except NotFound as error:  # its request is still on the way
+                failure = error
                 await asyncio.sleep(CANCEL_WAIT_S)
             except PaganticError as error:
-                self.is_stopping = False
-                return error
+                failure = error
+                break
             else:
                 return None
-        return None
+        self.is_stopping = False
+        return failure
 
     def described(self) -> tuple[str, bool]:
         """Return what goes on, and whether that needs somebody's attention."""

@@ -18,12 +18,11 @@ _UNSEEN = re.compile(r"[^\n\t\x20-\x7e]")
 _PIECE = re.compile(r"\n|[^\S\n]+|\S+")
 _WIDE = ("W", "F")
 _SPACE, _DELETE, _PICTURES = 0x20, 0x7F, 0x2400
-# Controls but tab and line feed; marks and overrides of direction; spaces and separators that nobody sees; the tag
-# characters, with which whole texts can be hidden; lone surrogates. Joiners stay: scripts and emoji need them.
-_STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
+# Scripts and emoji need joiners and U+FE0F; the signs around Arabic and Syriac numbers and the like are seen.
+_KEPT = "\u200c\u200d\ufe0f\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2"
+# Controls but tab and line feed, separators of lines, lone surrogates, and what nobody sees, such as overrides of
+# direction and the characters in which whole texts can be hidden.
+_STEERING = re.compile(f"{_CONTROL.pattern}|[\u2028\u2029\ud800-\udfff]|(?![{_KEPT}]){INVISIBLE.pattern}")
 
 
 def plain_text(text: str) -> str:

@@ -5,12 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tui.screens.options import _number_in
-from gateway.tui.widgets.approval import _described, indented
+from gateway.tui.widgets.approval import _described, _read_arguments, indented
 from gateway.tui.widgets.growing import BLOCK_CHARS, first_block
 from gateway.tui.widgets.status import BAR_COLUMNS, meter_text
+from gateway.tui.widgets.timeline import MAX_ROWS, latest_rows
+from gateway.tui.widgets.turn import MAX_NOTES, describe_call, describe_notes
 from gateway.tui.work.answer import MAX_EVENTS, MAX_SHOWN, Answer, CallPart, TextPart
 from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices, as_before, refusal_of
-from gateway.tui.work.conversation import title_from, turns_of
+from gateway.tui.work.conversation import _has_end_of, title_from, turns_of
 from gateway.tui.work.steps import Failure
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
@@ -75,6 +77,47 @@ def test_a_discarded_attempt_leaves_its_calls_and_takes_its_texts():
 def test_a_response_that_says_otherwise_than_its_stream_wins():
     answer = answer_of(said("my key is 123"), completed(content="my key is [redacted]"))
     assert answer.text == "my key is [redacted]"
+
+
+def test_an_answer_that_did_not_stream_is_shown_though_an_earlier_text_has_its_words():
+    answer = answer_of(said("Noon? I look. "), began("c1", 2), completed(content="Noon"))
+    assert [part.text for part in answer.parts if isinstance(part, TextPart)] == ["Noon? I look. ", "Noon"]
+
+
+@pytest.mark.parametrize("content", ["", "is 123", "[redacted]"])
+def test_a_redacted_answer_replaces_what_streamed_after_the_last_call(content):
+    answer = answer_of(said("Let me look. "), began("c1", 2), said("my key is 123", 2), completed(content=content))
+    assert answer.text == "Let me look. " + content
+
+
+def test_a_failure_without_a_text_leaves_what_streamed():
+    answer = answer_of(said("partial"), completed(error={"message": "stopped"}))
+    assert answer.text == "partial"
+
+
+def test_the_timeline_s_latest_rows_count_their_time_from_the_first_event():
+    events = [event_pb2.ExecutionEvent(sequence=number) for number in range(1, MAX_ROWS + 11)]
+    for event in events:
+        event.timestamp.FromMilliseconds(1_000 + event.sequence)
+    rows = latest_rows(events)
+    assert (len(rows), rows[0].sequence, rows[0].offset_ms) == (MAX_ROWS, 11, 10.0)
+    assert [row.sequence for row in latest_rows(events[:3])] == [1, 2, 3]
+
+
+def test_notes_and_progress_are_shortened():
+    notes = describe_notes(["x" * 700, *["note"] * MAX_NOTES])
+    assert notes.startswith("x" * 600 + " … (100 more characters)\nnote\n")
+    assert notes.endswith("\n… 1 more note")
+    call = CallPart("c1", "n" * 150, progress="p" * 700)
+    assert describe_call(call) == f"… {'n' * 100} … (50 more characters)() {'p' * 600} … (100 more characters)"
+
+
+@pytest.mark.parametrize(
+    "wrong", ['{"a": "\\ud800"}', '{"a": 1e999}', '{"a": NaN}', '{"a": ' * 300 + "1" + "}" * 300, "[1]", "{"]
+)
+def test_changed_arguments_that_cannot_be_sent_are_refused(wrong):
+    with pytest.raises(ValueError, match="arguments"):
+        _read_arguments(wrong)
 
 
 def test_a_cut_answer_says_so_once_and_other_warnings_stay():
@@ -151,7 +194,9 @@ def test_the_meter_counts_the_newest_inference_until_the_response_tells():
 
 def test_characters_that_steer_are_written_by_name_and_others_stay():
     assert visible_text("\x1b[1m\x00\x7f\x9b\u202e\u200b\U000e0041") == "␛[1m␀␡«U+009B»«U+202E»«U+200B»«U+E0041»"
-    for plain in ("a\n\tb", "Grüße 你好 مرحبا", "👩\u200d👩\u200d👧"):
+    hidden = "\u3164\u2800\u115f\u034f\ufe00\U000e0100\U000e0fff\u2028\ud800"
+    assert visible_text(hidden) == "".join(f"«U+{ord(character):04X}»" for character in hidden)
+    for plain in ("a\n\tb", "Grüße 你好 مرحبا \u06dd", "👩\u200d👩\u200d👧 ❤\ufe0f"):
         assert visible_text(plain) == plain
     assert visible_text("a\r\nb\rc") == "a\nb␍c"
 
@@ -204,6 +249,22 @@ def test_stored_messages_become_turns_with_the_results_of_their_calls():
     assert [turn.said for turn in turns] == ["", "time?", "thanks"]
     assert turns[1].answer.parts == [CallPart("c1", "clock", "{}", "noon", has_ended=True), TextPart("Noon.")]
     assert turns[1].answer.reasoning.text == "hm"
+
+
+@pytest.mark.parametrize(
+    ("content", "state", "is_its"),
+    [
+        ("Noon.", execution_pb2.LIFECYCLE_STATE_COMPLETE, True),
+        ("Noon.", execution_pb2.LIFECYCLE_STATE_CANCELLED, True),
+        ("Noon.", execution_pb2.LIFECYCLE_STATE_ERROR, False),
+        ("", execution_pb2.LIFECYCLE_STATE_CANCELLED, False),
+        ("Noon", execution_pb2.LIFECYCLE_STATE_CANCELLED, False),
+    ],
+)
+def test_the_newest_execution_belongs_to_the_last_turn_only_with_its_whole_answer(content, state, is_its):
+    [turn] = turns_of([message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, content="Noon.")])
+    execution = execution_pb2.Execution(state={"current": state}, response={"content": content})
+    assert _has_end_of(turn, execution) is is_its
 
 
 def test_a_title_is_the_first_line_of_the_first_message():
