@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
 import psutil
@@ -34,6 +34,7 @@ def children():
 async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machine, monkeypatch):
     monkeypatch.setattr(tuning, "STEP_SIZES", (32, 64))
     monkeypatch.setattr(tuning, "LONG_TOKENS", 256)
+    monkeypatch.setattr(tuning, "NICENESS", 0)
     async with aclosing(ChildProber(machine, lambda: True).rounds()) as rounds:
         one = await anext(rounds)
         assert len(children()) == 1
@@ -47,27 +48,31 @@ async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machin
     assert choose(measured, untuned(machine.cores)).step_tokens in measured.prompt_rates[False]
 
 
-async def test_a_machine_with_a_cache_of_8_bits_is_measured_with_it_and_has_its_own_results(machine, monkeypatch):
-    monkeypatch.setattr(tuning, "STEP_SIZES", (64,))
-    monkeypatch.setattr(tuning, "LONG_TOKENS", 128)
+async def test_a_machine_with_a_cache_of_8_bits_is_measured_with_it_and_has_its_own_results(machine):
     small = replace(machine, cache_type="q8_0")
     assert small.key() != machine.key()
-    async with aclosing(ChildProber(small, lambda: True).rounds()) as rounds:
-        await anext(rounds)
+    async with reading_a_round(small):
         (child,) = children()
         assert '"key_type": "q8_0", "value_type": "q8_0"' in child.cmdline()[-1]
+    assert not children()
 
 
-async def test_a_request_that_comes_while_a_round_runs_does_not_wait_for_it(machine):
-    rounds = ChildProber(machine, lambda: True).rounds()
-    reading = asyncio.create_task(anext(rounds))
-    async with asyncio.timeout(10):
+@asynccontextmanager
+async def reading_a_round(machine):
+    """Run the block while a round is measured, which has not ended yet."""
+    reading = asyncio.create_task(anext(ChildProber(machine, lambda: True).rounds()))
+    async with asyncio.timeout(30):
         while not children():  # noqa: ASYNC110 - another process has no event to wait for
             await asyncio.sleep(0.01)
-    started_s = time.monotonic()
+    yield
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
+
+
+async def test_a_request_that_comes_while_a_round_runs_does_not_wait_for_it(machine):
+    async with reading_a_round(machine):
+        started_s = time.monotonic()
     assert time.monotonic() - started_s < 0.5
     assert not children()
 
