@@ -22,7 +22,7 @@ from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, 
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
-from pagantic_common.rpc.process import server
+from pagantic_common.rpc.process import program, server
 from pagantic_common.rpc.process.admin import start_admin_server
 from pagantic_common.rpc.process.program import run_service
 from pagantic_common.rpc.process.server import start_server
@@ -144,7 +144,10 @@ async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_it
             await asyncio.gather(first, second)
 
 
-def test_a_port_that_is_taken_is_named_by_its_setting(capsys):
+def test_a_port_that_is_taken_is_named_by_its_setting(capsys, monkeypatch):
+    # It would write the records of all later tests to what stands for stderr in this one.
+    monkeypatch.setattr(program, "set_up_logging", lambda *_args, **_options: None)
+
     @contextlib.asynccontextmanager
     async def open_app():
         yield [Scripted(answer).registration()]
