@@ -1,6 +1,6 @@
 """A service is killed in the middle of a request: the loss is named, nothing is left half done, and all goes on.
 
-Every third case is tried, as each waits for a service to come back; PAGANTIC_CORPUS=all tries them all.
+Every fifth case is tried, one of each service, as each waits for a service to come back; PAGANTIC_CORPUS=all tries them all.
 """
 
 import os
@@ -85,7 +85,7 @@ CASES = [
     Case("context", plan(max_tokens=SHORT), is_action("step.start"), LOST, stop_at="before"),
     Case("context", redundant(context=CONTEXT), is_preparing, GOES_ON, stop_at="before"),
 ]
-TRIED = CASES if os.environ.get("PAGANTIC_CORPUS") == "all" else CASES[::3]
+TRIED = CASES if os.environ.get("PAGANTIC_CORPUS") == "all" else CASES[::5]
 
 
 @pytest.fixture(scope="module")
