@@ -1,6 +1,7 @@
 """A service is killed in the middle of a request: the loss is named, nothing is left half done, and all goes on.
 
-Every fifth case is tried, one of each service, as each waits for a service to come back; PAGANTIC_CORPUS=all tries them all.
+Every fifth case is tried, one of each service, as each waits for a service to come back. PAGANTIC_CORPUS=all tries
+them all.
 """
 
 import os
