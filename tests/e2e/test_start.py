@@ -3,7 +3,7 @@
 tests/golden/state-8ae39a56 was written by the code of that commit, the first with a README, to which nothing had
 migrations: two turns of the session ana, a chat that calls the calculator, a structured answer, one that failed, an
 execution whose orchestrator was killed, and a collection of two documents. tests/golden/pulled-model was made by
-`pagantic pull` of the version that first had it: a model without weights, and what was noted of it.
+`pagantic pull` of version 0.1.0: a model without weights, and what was noted of it.
 """
 
 from __future__ import annotations
