@@ -11,7 +11,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.core.generation import FinishReason, Sampling
-from services.inference.core.scheduling.branches import Ended, Failed, FailureCause, Finished, Progress, Prompted
+from services.inference.core.scheduling.branches import Ended, Failed, FailureCause, Finished, Prompted
 from tests.unit.inference.batching_model import WARM, Bench, alone
 
 GREEDY = Sampling(temperature=0)
@@ -339,24 +339,6 @@ def test_a_refused_batch_is_made_smaller_and_loses_nothing():
     bench.events += bench.scheduler.refuse()
     bench.run()
     assert [bench.text(n) for n in numbers] == [alone([97 + i] * 10, i, max_tokens=10) for i in range(3)]
-
-
-def test_a_refused_step_of_prompts_takes_the_place_of_the_last_request_and_not_of_the_first():
-    bench = Bench(mixes_steps=False, step_tokens=32, capacity=1000)
-    first = bench.submit([97] * 200, max_tokens=4)
-    outputs = [bench.submit([98 + i] * 4, seeds=(i,), max_tokens=30) for i in range(3)]
-    while not bench.of(Progress, outputs[-1]):
-        bench.step()
-    plan = bench.scheduler.decide(0.0)
-    while len(plan.slices) > 1:
-        bench.events += plan.events + tuple(bench.scheduler.apply(plan, bench.engine.decode(plan.slices)))
-        plan = bench.scheduler.decide(0.0)
-    before = bench.scheduler.preemptions_total
-    bench.scheduler.refuse()
-    assert bench.scheduler.preemptions_total == before + 1
-    seated = {branch.ticket.number for branch in bench.scheduler._seating.seated()}
-    assert first in seated
-    assert outputs[-1] not in seated
 
 
 def test_a_failed_batch_ends_its_requests_and_no_others():

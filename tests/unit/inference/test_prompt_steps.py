@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from services.inference.core.scheduling.batch import StepBudget, Turn, _prompt_sizes
+from services.inference.core.scheduling.branches import Progress
 from services.inference.core.scheduling.drafting import StepCosts
 from tests.unit.inference.batching_model import Bench
 
@@ -105,3 +106,21 @@ def test_what_a_preempted_request_computes_again_may_take_large_steps():
     bench.scheduler._seating.preempt(branch)
     plan = bench.step()
     assert sum(len(part.tokens) for part in plan.slices) == 64
+
+
+def test_a_refused_step_of_prompts_takes_the_place_of_the_last_request_and_not_of_the_first():
+    bench = Bench(mixes_steps=False, step_tokens=32, capacity=1000)
+    first = bench.submit([97] * 200, max_tokens=4)
+    outputs = [bench.submit([98 + i] * 4, seeds=(i,), max_tokens=30) for i in range(3)]
+    while not bench.of(Progress, outputs[-1]):
+        bench.step()
+    plan = bench.scheduler.decide(0.0)
+    while len(plan.slices) > 1:
+        bench.events += plan.events + tuple(bench.scheduler.apply(plan, bench.engine.decode(plan.slices)))
+        plan = bench.scheduler.decide(0.0)
+    before = bench.scheduler.preemptions_total
+    bench.scheduler.refuse()
+    assert bench.scheduler.preemptions_total == before + 1
+    seated = {branch.ticket.number for branch in bench.scheduler._seating.seated()}
+    assert first in seated
+    assert outputs[-1] not in seated
