@@ -19,7 +19,8 @@ from pagantic_common.domain.defaults import PRIVATE_UMASK
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
-_WITH_WRONG_FILE = ("down", "status")  # a system is stopped whatever is wrong with the file
+# A system is stopped whatever is wrong with the file.
+_WITH_WRONG_FILE = ("down", "status")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -73,7 +73,8 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
         return ()
     host = environment.get("PAGANTIC_HTTP_HOST") or HOST
     if ":" in host:
-        host = f"[{host.strip('[]')}]"  # as URLs have it
+        # URLs have brackets around such an address.
+        host = f"[{host.strip('[]')}]"
     gateway = Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment))
     for area in read_areas(environment):
         _refuse_one_port(area, gateway)

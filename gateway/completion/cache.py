@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -59,15 +58,7 @@ def _version() -> str:
 
 def _write(file: Path, text: str) -> None:
     """Write a file whole or not at all; a cache that cannot be written costs time alone."""
-    import tempfile  # noqa: PLC0415 - most completions write nothing
+    from pagantic_common.storage.whole_file import write_whole  # noqa: PLC0415 - most completions write nothing
 
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as written:
-                written.write(text)
-            Path(name).replace(file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(file, text)

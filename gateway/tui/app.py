@@ -90,7 +90,8 @@ class TerminalApp(App[None]):
                 self._chat.show_failure(Failure.of(error))
                 await asyncio.sleep(RETRY_S)
                 continue
-            except PaganticError as error:  # a key that may not list them, for one
+            except PaganticError as error:
+                # A key may lack the right to list them, for example.
                 self._chat.show_failure(Failure.of(error))
             else:
                 self._chat.windows = {one.name: one.context_window for one in models if "chat" in one.capabilities}

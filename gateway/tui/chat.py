@@ -269,7 +269,8 @@ class ChatPane(Vertical):
                 await self.client.approve(*ids, arguments=decided.arguments)
             else:
                 await self.client.reject(*ids, reason="rejected at the terminal")
-        except PaganticError as error:  # too late, for one; the execution goes on
+        except PaganticError as error:
+            # The decision may have come too late; the execution goes on.
             self._warn_of(error)
             self._approval.allow_again(approval)
         except ValueError as error:  # arguments that cannot be written

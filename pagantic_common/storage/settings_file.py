@@ -143,7 +143,8 @@ def _working_folder() -> Path | None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # its folder may not be searched
+    except OSError:
+        # This user may not search the folder of the file.
         return False
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pyte
 
+from tests.support.watching import LIMIT_S, Watching
+
 PAGANTIC = str(Path(sys.executable).with_name("pagantic"))
-LIMIT_S = 60.0
 # Gives the program the terminal, as a shell does, and the signals of one that was not started in the background.
 _LAUNCH = (
     "import fcntl, os, signal, sys, termios\n"
@@ -31,7 +32,7 @@ _LAUNCH = (
 _PRIVATE = re.compile(r"\x1b\[[<>=][0-9;]*[a-z]")
 
 
-class Screen:
+class Screen(Watching):
     """A program on a terminal; `sent` is everything that it wrote, and pyte draws what is seen of that."""
 
     def __init__(self, command, environment, *, columns=80, rows=24):
@@ -82,23 +83,14 @@ class Screen:
         """Paste a text, as terminals do for a program that asked for brackets around it: without ESC."""
         await self.type("\x1b[200~" + text.replace("\x1b", "") + "\x1b[201~")
 
-    async def wait_for(self, pattern):
-        """Wait until the screen shows a text that the pattern matches; returns the match."""
-        return await self.wait_until(lambda: re.search(pattern, self.text), pattern)
+    async def look(self):
+        is_running = self.process.poll() is None
+        await self._read()
+        return is_running
 
-    async def wait_until(self, find, what="what was waited for"):
-        """Wait until something is found on the screen, and return it."""
-        until_s = time.monotonic() + LIMIT_S
-        while time.monotonic() < until_s:
-            if found := find():
-                return found
-            if self.process.poll() is not None:
-                await self._read()
-                if found := find():
-                    return found
-                break
-            await self._read()
-        raise AssertionError(f"{what!r} was not seen:\n{self.text}\n{self.sent[-2000:]!r}")
+    @property
+    def told(self):
+        return f"{self.text}\n{self.sent[-2000:]!r}"
 
     async def end(self):
         """Return the exit code of the program, which ends by itself."""

@@ -10,8 +10,7 @@ from textual import events
 
 from pagantic_common.domain.errors import NotFound
 from tests.support.relay import Relay
-
-LIMIT_S = 60.0
+from tests.support.watching import LIMIT_S, Watching
 
 
 def screen_lines(app):
@@ -26,7 +25,7 @@ def screen_text(app):
 
 
 @dataclass
-class Person:
+class Person(Watching):
     """Types, and reads what is seen; `world` is what runs behind the program."""
 
     app: Any
@@ -72,17 +71,9 @@ class Person:
         """Return the texts of the whole conversation, seen or not."""
         return "\n".join(str(one.render()) for one in self.app.query("#transcript Plain") if one.display)
 
-    async def wait_for(self, pattern):
-        """Wait until the screen shows what the pattern matches, and return the match."""
-        return await self.wait_until(lambda: re.search(pattern, self.text), pattern)
-
-    async def wait_until(self, find, what="what was waited for"):
-        until_s = time.monotonic() + LIMIT_S
-        while time.monotonic() < until_s:
-            if found := find():
-                return found
-            await self.pilot.pause(0.02)
-        raise AssertionError(f"{what!r} was not seen:\n{self.text}")
+    async def look(self):
+        await self.pilot.pause(0.02)
+        return True
 
     async def press_until(self, pattern, *keys):
         """Press keys again and again until the screen shows what the pattern matches."""

@@ -78,7 +78,7 @@ async def test_a_call_is_approved_with_other_arguments(terminal):
             await person.press("tab", "tab", "enter")
             await person.wait_until(lambda: person.app.focused.id == "changed")
         await person.wait_for("the number 1e999 is too large")
-        person.app.focused.load_text('{"zone": "\ud800"}')  # as no terminal sends it
+        person.app.focused.load_text('{"zone": "\ud800"}')  # No terminal can send this.
         await person.press("tab", "tab", "enter")
         await person.wait_for("The decision was not sent: ")
         person.app.query_one("#changed").focus()
@@ -136,7 +136,8 @@ async def test_a_press_just_after_a_call_replaced_another_one_decides_nothing(mo
         assert await decided_after_a_press() == ["c1"]
         monkeypatch.setattr(approval, "SETTLE_S", 0.0)
         assert await decided_after_a_press() == ["c1", "c2"]
-        panel.allow_again(first)  # its failure came late
+        # The failure of the first call came late.
+        panel.allow_again(first)
         assert await decided_after_a_press() == ["c1", "c2"]
         panel.allow_again(second)
         assert await decided_after_a_press() == ["c1", "c2", "c2"]

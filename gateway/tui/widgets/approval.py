@@ -20,7 +20,8 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.terminal import plain_json
 
 INDENT: Final = 2
-LINES_SEEN: Final = 8  # as the style says
+# The style sheet gives the panel as many lines.
+LINES_SEEN: Final = 8
 MAX_ARGUMENT_CHARS: Final = 20_000
 SETTLE_S: Final = 0.5
 

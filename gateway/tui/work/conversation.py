@@ -81,7 +81,8 @@ async def load_conversation(client: AsyncClient, session_id: str) -> Conversatio
     except NotFound:
         if newest is None:
             raise
-        session = session_pb2.Session()  # its first turn is still being written
+        # The first turn of this session is still being written.
+        session = session_pb2.Session()
     loaded.title = _title_of(session)
     loaded.left_out = session.first_position
     loaded.turns = turns_of(session.messages)

@@ -51,7 +51,8 @@ class Running:
         for _ in range(CANCEL_TRIES):
             try:
                 await self._client.cancel(self.answer.request_id)
-            except NotFound as error:  # its request is still on the way
+            except NotFound as error:
+                # The request is still on the way.
                 failure = error
                 await asyncio.sleep(CANCEL_WAIT_S)
             except PaganticError as error:

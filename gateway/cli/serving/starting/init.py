@@ -7,7 +7,6 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Annotated
 
 import typer
@@ -21,6 +20,7 @@ from gateway.cli.serving.starting.asking import Asker, Given, choose, client_set
 from gateway.cli.serving.starting.choices import NO_MODEL, Choices
 from pagantic_common.domain.calls.api_keys import make_key
 from pagantic_common.storage.settings_file import FILE_NAME, origin_of, user_file
+from pagantic_common.storage.whole_file import write_whole
 
 
 def init(
@@ -119,15 +119,7 @@ def _open_new(path: Path) -> int:
 def _write(path: Path, text: str) -> None:
     """Write the file whole or not at all; only this user can read it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = mkstemp(dir=path.parent, prefix=f".{path.name}")
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
 

@@ -22,7 +22,7 @@ from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
 _LONGEST_PROMPT_STEP_S = 0.3
-_LONGEST_WAIT_S = 0.2  # of outputs for a step of prompts
+_LONGEST_OUTPUT_WAIT_S = 0.2
 _WORTH_WAITING = 16  # tokens that another prompt computes; fewer are computed again sooner than they are shared
 
 
@@ -151,7 +151,7 @@ def _whose_turn(seated: Sequence[Branch], turn: Turn | None) -> tuple[Sequence[B
         outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
         prompts = [branch for branch in seated if _is_prompt(branch)]
         if outputs and prompts:
-            return prompts if turn is Turn.PROMPTS else outputs, _LONGEST_WAIT_S
+            return prompts if turn is Turn.PROMPTS else outputs, _LONGEST_OUTPUT_WAIT_S
     return seated, _LONGEST_PROMPT_STEP_S
 
 
