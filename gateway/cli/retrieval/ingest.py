@@ -76,7 +76,8 @@ def _say_summary(collection: str, summary: file_pb2.FilesSummary, failed: Sequen
     parts = f"{summary.added} added, {summary.replaced} replaced, {summary.unchanged} unchanged"
     if failed:
         parts += f", {len(failed)} failed"
-    say(f"{collection}: {parts}; now {count_of(kept.document_count, 'document')}, {count_of(kept.chunk_count, 'chunk')}")
+    now = f"{count_of(kept.document_count, 'document')}, {count_of(kept.chunk_count, 'chunk')}"
+    say(f"{collection}: {parts}; now {now}")
 
 
 class _Shown:
