@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.cli.fields import option_step
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.rpc.status import MessageTooLarge, Unreachable
@@ -88,6 +89,8 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
     """Return the next step, as one line."""
     if error.code in _NEXT_OF_CODE:
         return _NEXT_OF_CODE[error.code]
+    if step := option_step(str(error)):
+        return step
     for cls, describe in _NEXT_OF_CLASS:
         if isinstance(error, cls):
             return describe(error, request_id)

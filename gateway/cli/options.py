@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from gateway.cli.fields import offering
 from gateway.cli.output import UsageError, note
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import Options, user_message
@@ -60,7 +61,12 @@ Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help names its arguments as in manuals, without braces and Python types."""
+    """A command whose help names its arguments as in manuals, and whose failures name its options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with offering(name for parameter in self.params for name in parameter.opts):
+            return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line."""

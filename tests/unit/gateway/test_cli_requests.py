@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from gateway.cli.failures import exit_code_of, next_step_of
+from gateway.cli.fields import OPTION_OF
 from gateway.cli.main import app
 from pagantic.common.v1 import error_pb2
 from pagantic.constraint.v1 import contract_pb2
@@ -214,6 +216,34 @@ def test_every_category_has_an_exit_code_of_its_own_and_every_code_a_next_step()
 def test_the_next_step_fits_the_failure(error, exit_code, words):
     assert exit_code_of(error) == exit_code
     assert words in next_step_of(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "step"),
+    [
+        ("hints.stop has 99 texts: it takes 16", "change --stop, which the message calls hints.stop"),
+        ("context.max_chunks is 999: at most 64", "change what the message names, and try again"),  # of `ask` alone
+        ("the text is 'hints.stop'", "change what the message names, and try again"),
+    ],
+)
+def test_the_next_step_names_the_option_for_the_field_that_a_message_begins_with(invoke, orchestrator, message, step):
+    orchestrator.response = failed(error_pb2.ERROR_CODE_CONFIG_INVALID, message)
+    assert f"next: {step}\n" in invoke("chat", "hi").stderr
+
+
+def test_the_next_step_for_a_request_as_json_names_no_option(invoke, orchestrator):
+    orchestrator.response = failed(error_pb2.ERROR_CODE_CONFIG_INVALID, "hints.stop has 99 texts: it takes 16")
+    assert "--stop" not in invoke("run", input='{"mode": "MODE_CHAT", "messages": [{"content": "hi"}]}').stderr
+
+
+def test_each_field_with_an_option_is_in_the_contract_and_its_option_is_one_of_a_command():
+    commands = typer.main.get_command(app).commands.values()
+    assert set(OPTION_OF.values()) <= {name for command in commands for one in command.params for name in one.opts}
+    for field in OPTION_OF:
+        message = execution_pb2.SystemRequest.DESCRIPTOR
+        for name in field.split("."):
+            assert name in message.fields_by_name, field
+            message = message.fields_by_name[name].message_type
 
 
 def test_a_quote_that_supports_two_sentences_is_printed_once(invoke, orchestrator):
