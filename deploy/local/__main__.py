@@ -19,6 +19,9 @@ from pagantic_common.domain.defaults import PRIVATE_UMASK
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 3  # as every command of `pagantic` ends with a wrong configuration
+EXIT_INTERRUPTED = 130
 # A system is stopped whatever is wrong with the file.
 _WITH_WRONG_FILE = ("down", "status")
 
@@ -138,15 +141,18 @@ def main() -> int:
     signal.signal(signal.SIGINT, _interrupt)
     try:
         return _run(arguments)
-    except (ConfigurationError, InvalidRequest, StartFailed, SupervisionError) as error:
+    except (ConfigurationError, InvalidRequest) as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_CONFIGURATION
+    except (StartFailed, SupervisionError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
     except BrokenPipeError:  # the reader is gone; without this Python would print another error at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from deploy.local import record
 from deploy.local.system import LocalSystem
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc
+from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client, ask_request, chat_request, structured_request, vote_request
 from pagantic_common.client.descriptions import (
@@ -39,7 +40,8 @@ SEVERITY_SCHEMA = {
 }
 PROGRESS_INTERVAL_S = 2.0
 STOPPED_INTERVAL_S = 1.0
-INGEST_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 10.0
+SMALL_MODEL = "SmolLM2-135M"
 STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
 
@@ -141,11 +143,9 @@ def serve_until_stopped(system: LocalSystem) -> None:
 
 def _show_requests(system: LocalSystem, console: Console) -> int:
     failed = 0
-    console.print(
-        "\nThe default model has 135 million parameters: its wording is poor and its facts are often wrong. "
-        "What is guaranteed is structure: tool calls and JSON are enforced while the model writes."
-    )
-    _ingest_examples(next(area.address for area in system.areas if area.name == "context"))
+    addresses = {area.name: area.address for area in system.areas}
+    console.print(cell("\n" + describe_model(_default_model(addresses["inference"]))))
+    _ingest_examples(addresses["context"])
     ids: list[str] = []
     with Client(system.areas[0].address) as client:
         for example in demo_requests():
@@ -163,6 +163,22 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
     console.print(f"{len(demo_requests()) - failed} of {len(demo_requests())} requests ended without error")
     _print_next(ids, console)
     return failed
+
+
+def describe_model(name: str) -> str:
+    """Return what to expect of the answers of a model."""
+    described = f"The model {name} answers."
+    if name.startswith(SMALL_MODEL):
+        described = f"The model {name} has 135 million parameters: its wording is poor and its facts are often wrong."
+    return f"{described} What is guaranteed is structure: tool calls and JSON are enforced while the model writes."
+
+
+def _default_model(address: str) -> str:
+    """Return the name of the model that answers requests which name none."""
+    with find_target(address, os.environ).open_blocking() as channel:
+        stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
+        request = inference_service_pb2.ListModelsRequest()
+        return stub.ListModels(request, timeout=CALL_TIMEOUT_S).models[0].name
 
 
 def _print_next(ids: Sequence[str], console: Console) -> None:
@@ -186,7 +202,7 @@ def _ingest_examples(address: str) -> None:
     with find_target(address, os.environ).open_blocking() as channel:
         stub = context_service_pb2_grpc.ContextServiceStub(channel)
         request = context_service_pb2.IngestRequest(collection="examples", documents=[document])
-        stub.Ingest(request, timeout=INGEST_TIMEOUT_S)
+        stub.Ingest(request, timeout=CALL_TIMEOUT_S)
 
 
 def _question(request: execution_pb2.SystemRequest) -> str:

@@ -8,6 +8,7 @@ from gateway.cli.fields import option_step
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.rpc.status import MessageTooLarge, Unreachable
+from pagantic_common.settings.installed import reaching_step
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -51,16 +52,17 @@ _EXIT_OF_CLASS: tuple[tuple[type[PaganticError], int], ...] = (
     (errors.Internal, EXIT_FAILED),
 )
 _SEE = "see what happened with `pagantic timeline {id}`"
-_NEXT_OF_CODE = {
+_NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.INFERENCE_CONTEXT_EXCEEDED: "shorten the text, or start another --session",
     ErrorCode.INFERENCE_OUTPUT_TRUNCATED: "allow more output with --max-tokens",
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "see the models there are with `pagantic models`",
     ErrorCode.TOOL_NOT_FOUND: "see the tools there are with `pagantic tools`",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "see which service is down with `pagantic status`",
     ErrorCode.CONFIG_NO_ENGINE: "see the models there are with `pagantic models`",
-    ErrorCode.CONFIG_MODEL_NOT_FOUND: "see the short names with `pagantic models --catalog`, and what is here with "
-    "`pagantic models`",
-    ErrorCode.CONFIG_MODEL_CORRUPT: "pull it again; if it stays so, do not use this source",
+    ErrorCode.CONFIG_MODEL_NOT_FOUND: "of a name: see the short names with `pagantic models --catalog`, and what is "
+    "here with `pagantic models`; of a file: check its path",
+    ErrorCode.CONFIG_MODEL_CORRUPT: "of a hub, a URL or the catalog: pull it again, and if it stays so, do not use "
+    "this source; of a file: get it anew from where it came, or pull another one",
     ErrorCode.CONFIG_NO_SPACE: "free space, or set PAGANTIC_MODELS_FOLDER to a folder on a larger disk; then pull "
     "again, which continues",
     ErrorCode.CONFIG_SOURCE_UNAVAILABLE: "check the network and the address; then pull again, which continues",
@@ -87,9 +89,7 @@ def exit_code_of(error: PaganticError) -> int:
 
 def next_step_of(error: PaganticError, request_id: str = "") -> str:
     """Return the next step, as one line."""
-    if error.code in _NEXT_OF_CODE:
-        return _NEXT_OF_CODE[error.code]
-    if step := option_step(str(error)):
+    if step := _NEXT_OF_CODE.get(error.code) or option_step(str(error)):
         return step
     for cls, describe in _NEXT_OF_CLASS:
         if isinstance(error, cls):
@@ -106,8 +106,8 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
 def _after_unreachable(error: PaganticError, _request_id: str) -> str:
     if isinstance(error, Unreachable):
         return (
-            "start the services with `pagantic up`, name another address with --address, or set PAGANTIC_TLS as the "
-            "services have it; then send it again"
+            f"{reaching_step()}, name another address with --address, or set PAGANTIC_TLS as the services have it; "
+            "then send it again"
         )
     return "see which service is down with `pagantic status`; then send it again"
 

@@ -71,7 +71,11 @@ def find_in_catalog(name: str, models: Mapping[str, CatalogModel] | None = None)
 
 
 def _suggestion(name: str, known: Sequence[str]) -> str:
+    return did_you_mean(name, known) or f"it has {', '.join(known)}"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question with the names that begin with this one, or are spelt like it; empty without any."""
     begun = [other for other in known if name and other.startswith(name)]
-    if near := begun or difflib.get_close_matches(name, known, n=3):
-        return f"did you mean {' or '.join(near)}?"
-    return f"it has {', '.join(known)}"
+    near = begun or difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else ""

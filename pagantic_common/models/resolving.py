@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pagantic_common.models.catalog import catalog, did_you_mean
 from pagantic_common.models.folder import SUFFIX, ModelFolder
 from pagantic_common.models.settings import models_folder
 
@@ -19,5 +20,14 @@ def model_file(given: str) -> str:
         return path
     folder = ModelFolder(models_folder())
     if folder.find(given) is None:
-        raise ValueError(f"run `pagantic pull {given}` first: it must be a GGUF file or the name of a pulled model")
+        raise ValueError(f"{_step_to(given, folder)}: it must be a GGUF file or the name of a pulled model")
     return str(folder.file_of(given))
+
+
+def _step_to(name: str, folder: ModelFolder) -> str:
+    """Return how to get a model of a name, or the right name."""
+    if name in catalog():
+        return f"run `pagantic pull {name}` first"
+    names = sorted({*catalog(), *(model.name for model in folder.models())})
+    suggestion = did_you_mean(name, names)
+    return f"{suggestion} `pagantic models` has the names here, and `pagantic models --catalog` those to pull".lstrip()

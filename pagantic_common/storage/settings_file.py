@@ -80,7 +80,7 @@ def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> P
         return None if given == NO_FILE else _named_file(given)
     users = user_file(environment)
     places = [users] if folder is None else [folder / FILE_NAME, users]
-    return next((path.absolute() for path in places if _is_file(path)), None)
+    return next((path.absolute() for path in places if _is_there(path)), None)
 
 
 def _named_file(given: str) -> Path:
@@ -140,9 +140,10 @@ def _working_folder() -> Path | None:
         return None
 
 
-def _is_file(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
+    """Tell whether there is a file, or a folder, which is refused when it is read: it may be a mount that failed."""
     try:
-        return path.is_file()
+        return path.is_file() or path.is_dir()
     except OSError:
         # This user may not search the folder of the file.
         return False

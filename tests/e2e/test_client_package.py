@@ -80,6 +80,8 @@ def test_a_request_finds_no_orchestrator_and_says_so(site):
     done = run(site, "from gateway.cli.main import main; main()", "chat", "hi", "--address", "127.0.0.1:1")
     assert done.returncode == 7
     assert "the orchestrator service cannot be reached" in done.stderr
+    assert "next: name the system's address with `pagantic init --address HOST:PORT`" in done.stderr
+    assert "pagantic up" not in done.stderr
 
 
 def test_doctor_checks_what_a_client_needs(site):
@@ -124,7 +126,7 @@ async def main():
     app = TerminalApp(AsyncClient("127.0.0.1:1"))
     async with app.run_test() as pilot:
         shown, until_s = "", time.monotonic() + 60
-        while "pagantic up" not in shown and time.monotonic() < until_s:
+        while "pagantic init" not in shown and time.monotonic() < until_s:
             await pilot.pause(0.1)
             shown = " ".join(str(line.render()) for line in app.query("#transcript .failure"))
         print(shown)
@@ -136,4 +138,5 @@ asyncio.run(main())
 def test_the_terminal_program_opens_without_the_servers_packages(site):
     done = run(site, "exec(sys.argv[1])", OPEN)
     assert done.returncode == 0, done.stderr
-    assert "pagantic up" in done.stdout
+    assert "pagantic init --address" in done.stdout
+    assert "pagantic up" not in done.stdout

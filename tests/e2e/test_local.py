@@ -84,7 +84,7 @@ def test_other_settings_than_it_runs_with_are_refused(own, command):
 
 def test_a_misspelt_setting_stops_a_start_and_a_service(own, tmp_path):
     misspelt = {"PAGANTIC_INFERENCE_CONTEXT_TOKEN": "64", "PAGANTIC_STATE": str(tmp_path)}
-    for command, exit_code in ((UP, 1), ((sys.executable, "-m", "services.inference"), 78)):
+    for command, exit_code in ((UP, 3), ((sys.executable, "-m", "services.inference"), 78)):
         done = subprocess.run(
             command, cwd=ROOT, env=own.environment | misspelt, capture_output=True, text=True, check=False, timeout=60
         )

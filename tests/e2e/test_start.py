@@ -190,6 +190,6 @@ def test_a_wrong_line_of_the_settings_file_is_named_by_every_command(tmp_path):
     assert f"{place}PAGANTIC_ADRESS: no such setting; did you mean PAGANTIC_ADDRESS?" in done.stderr
     (tmp_path / "pagantic.env").write_text("PAGANTIC_INFERENCE_THREADS=many\n", encoding="utf-8")
     done = folder.run("up", check=False)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert f"{tmp_path / 'pagantic.env'}:1: PAGANTIC_INFERENCE_THREADS: " in done.stderr
     assert not (tmp_path / "state-home" / "pagantic" / "logs").exists()

@@ -12,9 +12,11 @@ import typer
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.models.progress import showing_pull
 from gateway.cli.output import UsageError, note, reporting_errors, say
+from gateway.cli.serving.configured import refuse
 from pagantic_common.models.folder import ModelFolder, PulledModel
 from pagantic_common.models.settings import ModelSettings, models_folder
-from pagantic_common.settings import load_settings
+from pagantic_common.settings import read_settings
+from pagantic_common.settings.installed import has_services
 
 MAX_WAIT_S = 3600.0  # for another pull of the same file
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -44,7 +46,9 @@ def pull(
     if importlib.util.find_spec("huggingface_hub") is None or importlib.util.find_spec("httpx2") is None:
         typer.echo("this installation pulls no models: `pip install 'pagantic[models]'` brings what it needs", err=True)
         raise typer.Exit(EXIT_USAGE)
-    settings = load_settings(ModelSettings)
+    settings, problems = read_settings(ModelSettings)
+    if settings is None:
+        refuse(problems)
     with reporting_errors():
         if sha256 and not _SHA256.fullmatch(sha256):
             raise UsageError(f"--sha256 {sha256[:80]!r}: it has 64 hexadecimal digits")
@@ -78,4 +82,5 @@ def _show_pulled(model: PulledModel, *, is_new: bool, as_json: bool) -> None:
     verb = "pulled" if is_new else "already there:"
     can = " ".join(model.capabilities) or "nothing that can be served"
     say(f"{verb} {model.name} ({model.size_bytes / 1e6:.0f} MB; {can})")
-    note(f"serve it: PAGANTIC_INFERENCE_MODEL_PATH={model.name} pagantic up")
+    if has_services():
+        note(f"serve it: PAGANTIC_INFERENCE_MODEL_PATH={model.name} pagantic up")

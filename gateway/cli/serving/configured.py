@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
+from typing import NoReturn
 
 import typer
 
@@ -28,9 +30,13 @@ def use_settings() -> str:
 
 def check_settings(problems: str, command: str | None) -> None:
     """End the program, which runs this command, when something is wrong with the settings file."""
-    if not problems or command in _WITHOUT:
-        return
-    for line in problems.splitlines():
+    if problems and command not in _WITHOUT:
+        refuse(problems.splitlines())
+
+
+def refuse(problems: Iterable[str]) -> NoReturn:
+    """End the program with a line for each wrong setting."""
+    for line in problems:
         typer.secho(f"configuration error: {plain_text(line)}", err=True, fg=typer.colors.RED)
     sys.exit(EXIT_REQUEST)
 

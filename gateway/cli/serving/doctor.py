@@ -20,7 +20,7 @@ from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_json, say_wrapped
 from gateway.cli.serving.configured import read_settings
-from gateway.cli.serving.local import find_wrong_settings, has_services, read_status
+from gateway.cli.serving.local import find_wrong_settings, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
@@ -28,6 +28,7 @@ from pagantic_common.models.resolving import model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.settings import state_folder
+from pagantic_common.settings.installed import has_services, reaching_step
 from pagantic_common.storage.settings_file import SettingsFileError
 
 HTTP = "http"
@@ -198,9 +199,7 @@ def check_service(area: dict[str, Any]) -> Check:
             name, found, f"set PAGANTIC_TLS as the service has it, stop it, or set PAGANTIC_{name.upper()}_PORT"
         )
     if not has_services():
-        return Check(
-            name, f"nothing listens on {address}", "name the system's address: `pagantic init --address HOST:PORT`"
-        )
+        return Check(name, f"nothing listens on {address}", reaching_step())
     return Check(name, f"not running; {address} is free", "run `pagantic up`")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,9 +18,9 @@ from gateway.cli.output import UsageError, reporting_errors, say
 from gateway.cli.serving.running import read_addresses
 from pagantic_common.client.credentials import has_key
 from pagantic_common.settings import state_folder
+from pagantic_common.settings.installed import CLIENT_ALONE, has_services
 
 MODULE = "deploy.local"
-CLIENT_ALONE = "this installation has the client only: `pip install 'pagantic[server]'` brings the services"
 TAIL_BYTES = 1024 * 1024
 FOLLOW_S = 0.3
 
@@ -85,11 +84,6 @@ def use_remembered_addresses() -> None:
         elif name == "context" and has_key(os.environ):
             continue  # the tenant's collections are reached through the orchestrator
         os.environ.setdefault(variable, address)
-
-
-def has_services() -> bool:
-    """Tell whether the services are installed, or only the client."""
-    return importlib.util.find_spec("supervisor") is not None
 
 
 def find_wrong_settings() -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.rpc.status import MessageTooLarge, Unreachable, status_code_of
+from pagantic_common.settings.installed import reaching_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
 }
 _NEXT_OF_CLASS: tuple[tuple[type[PaganticError], Callable[[PaganticError], str]], ...] = (
     (MessageTooLarge, lambda _error: "send less text, or store it in a collection and name that"),
-    (Unreachable, lambda _error: "start the deployment with `pagantic up`, or set PAGANTIC_ADDRESS to where it is"),
+    (Unreachable, lambda _error: f"{reaching_step()}, or set PAGANTIC_ADDRESS to where the system is"),
     (errors.Unavailable, lambda _error: "have the deployment's operator look at `pagantic status`; then call again"),
     (errors.DeadlineExceeded, lambda _error: "allow more time with timeout_s, or less output with max_tokens"),
     (errors.Overloaded, _after_overload),

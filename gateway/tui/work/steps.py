@@ -9,6 +9,7 @@ from gateway.cli.failures import next_step_of
 from pagantic_common.domain.errors import Aborted, DeadlineExceeded, ErrorCode, PaganticError
 from pagantic_common.domain.text.terminal import visible_text
 from pagantic_common.rpc.status import MessageTooLarge, Unreachable, status_code_of
+from pagantic_common.settings.installed import reaching_step
 
 _NEXT_OF_CODE: Final = {
     ErrorCode.INFERENCE_CONTEXT_EXCEEDED: "shorten the text, or begin another conversation with Ctrl+N",
@@ -19,13 +20,6 @@ _NEXT_OF_CODE: Final = {
     ErrorCode.CANCELLED_SIGNAL: "send it again",
 }
 _NEXT_OF_CLASS: Final[tuple[tuple[type[PaganticError], str], ...]] = (
-    (
-        Unreachable,
-        (
-            "start the services with `pagantic up` in another terminal, or set PAGANTIC_ADDRESS, or PAGANTIC_TLS as "
-            "the services have it; then send it again"
-        ),
-    ),
     (
         MessageTooLarge,
         "send less text, or `pagantic ingest` it, and name its collection in the options, Ctrl+G",
@@ -61,6 +55,11 @@ class Failure:
 def _next_step(error: PaganticError, request_id: str) -> str:
     if error.code in _NEXT_OF_CODE:
         return _NEXT_OF_CODE[error.code]
+    if isinstance(error, Unreachable):
+        return (
+            f"{reaching_step()} in another terminal, or set PAGANTIC_ADDRESS, or PAGANTIC_TLS as the services have it; "
+            "then send it again"
+        )
     for kind, step in _NEXT_OF_CLASS:
         if isinstance(error, kind):
             return step

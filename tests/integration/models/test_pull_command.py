@@ -141,6 +141,8 @@ def test_as_json_nothing_else_is_printed(run, folder):
         (["pull", "https://elsewhere.example/m.gguf", "--sha256", "0" * 64], 3, "CONFIG_SOURCE_DENIED", "MODELS_HOSTS"),
         (["pull", REFERENCE, "--as", "../x"], 3, "CONFIG_INVALID: '../x' cannot be the name", "the message names"),
         (["pull", REFERENCE, "--sha256", "0"], 2, "USAGE: --sha256 '0'", ""),
+        (["pull", "./nofile.gguf"], 3, "no such file", "of a file: check its path"),
+        (["pull", __file__, "--as", "x"], 3, "CONFIG_MODEL_CORRUPT", "of a file: get it anew"),
         (["rm"], 2, "USAGE: give the name", ""),
         (["rm", "tiny", "--unfinished"], 2, "USAGE: give the name", ""),
         (["rm", "nothing"], 3, "CONFIG_MODEL_NOT_FOUND", "pagantic models"),

@@ -49,6 +49,12 @@ def test_the_file_that_is_named_comes_before_the_folders_and_that_before_the_use
     assert find_settings_file({**environment, VARIABLE: "none"}, tmp_path) is None
 
 
+def test_a_folder_in_the_place_of_the_file_is_refused_and_not_passed_over(tmp_path):
+    (tmp_path / "pagantic.env").mkdir()
+    path = find_settings_file({"XDG_CONFIG_HOME": str(tmp_path / "config")}, tmp_path)
+    assert problems_of(path) == [f"{tmp_path / 'pagantic.env'}: it cannot be read: is a directory"]
+
+
 def test_the_environment_wins_and_the_programs_that_are_started_use_the_same_file(written):
     path = written("PAGANTIC_STATE=file\nPAGANTIC_LOG_LEVEL=DEBUG # chatty\nOTHER_KEY='a # \"b'\n")
     environment = {"PAGANTIC_STATE": "shell"}

@@ -8,7 +8,14 @@ import threading
 from types import SimpleNamespace
 
 from deploy.local import record
-from deploy.local.demo import serve_until_stopped
+from deploy.local.demo import describe_model, serve_until_stopped
+from services.inference.adapters.default_model import find_default_model
+
+
+def test_the_demo_calls_the_bundled_model_small_and_no_other():
+    assert "135 million parameters" in describe_model(find_default_model().stem)
+    other = describe_model("qwen:0.5b")
+    assert other.startswith("The model qwen:0.5b answers. What is guaranteed")
 
 
 def test_the_demo_ends_when_another_command_has_stopped_the_services(tmp_path, capsys):

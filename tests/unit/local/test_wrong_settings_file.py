@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from gateway.cli.failures import EXIT_REQUEST
 from pagantic_common.settings import EXIT_CONFIG
 
 
@@ -48,8 +49,14 @@ def test_a_system_is_shown_and_stopped_with_a_warning(run, tmp_path, command):
 
 def test_a_start_is_refused(run, tmp_path):
     done = run("PAGNATIC_STATE=x\n", "deploy.local", "up")
-    assert done.returncode == 1
+    assert done.returncode == EXIT_REQUEST
     assert f"{tmp_path / 'wrong.env'}:1: PAGNATIC_STATE" in done.stderr
+
+
+def test_every_wrong_setting_ends_a_start_with_the_code_of_a_wrong_configuration(run):
+    for line in ("PAGANTIC_LOG_LEVEL=chatty", "PAGANTIC_RERANK_PORT=x", "PAGANTIC_STATE=~nobody-of-this-machine/s"):
+        assert run(line, "deploy.local", "up").returncode == EXIT_REQUEST, line
+    assert run("PAGANTIC_MODELS_HUB_ENDPOINT=x", "gateway.cli.main", "pull", "x").returncode == EXIT_REQUEST
 
 
 def test_the_gateway_of_a_supervisor_reads_no_settings_file_again(run):

@@ -14,11 +14,11 @@ import typer
 from gateway.cli.models.pulling import pull as pull_model
 from gateway.cli.output import UsageError, note, reporting_errors, say
 from gateway.cli.serving.doctor import check_engine
-from gateway.cli.serving.local import CLIENT_ALONE, has_services
 from gateway.cli.serving.starting import choices
 from gateway.cli.serving.starting.asking import Asker, Given, choose, client_settings
 from gateway.cli.serving.starting.choices import NO_MODEL, Choices
 from pagantic_common.domain.calls.api_keys import make_key
+from pagantic_common.settings.installed import CLIENT_ALONE, has_services
 from pagantic_common.storage.settings_file import FILE_NAME, origin_of, user_file
 from pagantic_common.storage.whole_file import write_whole
 

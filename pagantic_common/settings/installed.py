@@ -1,0 +1,20 @@
+"""Which parts of pagantic are installed, and what that means for the next step of a user."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+CLIENT_ALONE: Final = "this installation has the client only: `pip install 'pagantic[server]'` brings the services"
+
+
+def has_services() -> bool:
+    """Tell whether the services are installed, or only the client."""
+    return importlib.util.find_spec("supervisor") is not None
+
+
+def reaching_step() -> str:
+    """Return what to do where no system answers."""
+    if has_services():
+        return "start the services with `pagantic up`"
+    return "name the system's address with `pagantic init --address HOST:PORT`"
