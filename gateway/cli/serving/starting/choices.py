@@ -14,10 +14,10 @@ from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS, expand_home
 from pagantic_common.domain.errors import NotFound
 from pagantic_common.models.catalog import catalog, find_in_catalog
 from pagantic_common.models.folder import SUFFIX, ModelFolder
+from pagantic_common.models.resolving import NO_MODEL
 from pagantic_common.models.settings import models_folder
 
 BUNDLED = "bundled"
-NO_MODEL = "none"
 MAX_PORT = 65535
 BLOCK = 100  # distance between the blocks of ports that are tried
 _MAGIC = b"GGUF"
