@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,11 +27,23 @@ async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: C
 
     Raises OSError for a port that is not.
     """
-    with listen(settings.host, settings.port) as listener:
+    with _listen(settings) as listener:
         async with answering_probes(settings), returning_freed_memory():
             announce(f"http://{address_of(*listener.getsockname()[:2])}{path}")
             with returning_on_sigterm():
                 await http_server(app, settings).serve(sockets=[listener])
+
+
+def _listen(settings: DoorSettings) -> socket.socket:
+    """Listen on the port; raises OSError that says which one, and how to choose another."""
+    try:
+        return listen(settings.host, settings.port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0].lower()
+        raise OSError(
+            f"cannot listen on {address_of(settings.host, settings.port)}: {reason}: choose another --port or "
+            f"{settings.variable('port')}, or stop the process that listens there"
+        ) from None
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.failures import EXIT_FAILED, EXIT_USAGE
+from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import note, reporting_errors
-from gateway.cli.serving.listening import reason_of
 
 
 def serve(
@@ -27,11 +26,7 @@ def serve(
     from gateway.http import program  # noqa: PLC0415 - the base package is the client, without the server
 
     with reporting_errors():
-        try:
-            program.run(address, port, _announce)
-        except OSError as error:
-            typer.echo(reason_of(error), err=True)
-            raise typer.Exit(EXIT_FAILED) from None
+        program.run(address, port, _announce)
 
 
 def _announce(url: str, console: str) -> None:

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.failures import EXIT_FAILED, EXIT_USAGE
+from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import note, reporting_errors
-from gateway.cli.serving.listening import reason_of
 
 
 def mcp(
@@ -31,8 +30,4 @@ def mcp(
         if not http:
             program.run_stdio(address)
             return
-        try:
-            program.run_http(address, port, lambda url: note(f"serving {url}; Ctrl-C ends it"))
-        except OSError as error:
-            typer.echo(reason_of(error), err=True)
-            raise typer.Exit(EXIT_FAILED) from None
+        program.run_http(address, port, lambda url: note(f"serving {url}; Ctrl-C ends it"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
@@ -353,6 +354,9 @@ def test_settings_that_would_not_protect_are_refused(given, said, monkeypatch, c
     ("address", "environment", "reached", "is_encrypted"),
     [
         ("h:1", {}, "h:1", False),
+        ("[::1]:1", {}, "[::1]:1", False),
+        ("unix:/run/s", {}, "unix:/run/s", False),
+        ("dns:///h:1", {}, "dns:///h:1", False),
         ("http://h:1", {"PAGANTIC_TLS": "files"}, "h:1", False),
         ("https://h", {}, "h:443", True),
         ("https://h/", {}, "h:443", True),
@@ -373,6 +377,12 @@ def test_an_address_says_how_it_is_reached(address, environment, reached, is_enc
 )
 def test_a_url_that_is_no_address_is_refused(address):
     with pytest.raises(InvalidRequest, match="is no address"):
+        find_target(address, {})
+
+
+@pytest.mark.parametrize("address", ["bad", "h:", ":1", "h:x", "[::1]"])
+def test_an_address_without_a_port_is_refused(address):
+    with pytest.raises(InvalidRequest, match=re.escape(f"the address {address!r} has no port: write HOST:PORT")):
         find_target(address, {})
 
 

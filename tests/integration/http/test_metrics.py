@@ -62,7 +62,18 @@ def test_a_port_for_metrics_that_is_taken_stops_the_gateway_with_what_to_change(
     assert "Traceback" not in done.stderr
 
 
-def serve_once(environment):
+def test_a_port_that_is_taken_is_named_with_how_to_choose_another():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = serve_once(os.environ, port)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"FAILED: cannot listen on 127.0.0.1:{port}: address already in use: choose another")
+    assert "--port or PAGANTIC_HTTP_PORT" in done.stderr
+
+
+def serve_once(environment, port=0):
     """Run a gateway that is expected to end by itself."""
-    command = [sys.executable, "-m", "gateway.cli.main", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "gateway.cli.main", "serve", "--port", str(port)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)

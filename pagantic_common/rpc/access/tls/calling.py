@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ TLS, CA_FILE = "PAGANTIC_TLS", "PAGANTIC_TLS_CA_FILE"
 CERT_FILE, KEY_FILE = "PAGANTIC_TLS_CERT_FILE", "PAGANTIC_TLS_KEY_FILE"
 HTTPS, HTTP = "https://", "http://"
 HTTP_PORT, HTTPS_PORT = 80, 443
+_SCHEME = re.compile("(unix|unix-abstract|dns|ipv4|ipv6|xds|vsock):|.*/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,13 @@ def find_target(address: str, environment: Mapping[str, str]) -> Target:
     `https://host[:port]` means TLS and `http://host:port` plain text; for host:port, PAGANTIC_TLS=files means TLS.
     A server is trusted by PAGANTIC_TLS_CA_FILE, or by the public authorities that gRPC knows. A certificate is shown
     where PAGANTIC_TLS_CERT_FILE and PAGANTIC_TLS_KEY_FILE name one. Raises InvalidRequest for a URL that is no address,
-    and for a file that cannot be read.
+    for an address without a port, and for a file that cannot be read.
     """
     if address.startswith(HTTP):
         return Target(_host_and_port(address, HTTP_PORT))
     if address.startswith(HTTPS):
         return Target(_host_and_port(address, HTTPS_PORT), _credentials(environment))
+    _check_port(address)
     if environment.get(TLS, "").lower() != "files":
         return Target(address)
     return Target(address, _credentials(environment))
@@ -69,6 +72,13 @@ def _host_and_port(url: str, default_port: int) -> str:
         raise InvalidRequest(f"{url} is no address: write https://host or https://host:port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}"
+
+
+def _check_port(address: str) -> None:
+    """Raise InvalidRequest for a host alone; gRPC would take port 443. Targets such as unix:PATH have none."""
+    host, _, port = address.rpartition(":")
+    if _SCHEME.match(address) is None and not (host and port.isdecimal()):
+        raise InvalidRequest(f"the address {address!r} has no port: write HOST:PORT, or https://HOST")
 
 
 def _credentials(environment: Mapping[str, str]) -> grpc.ChannelCredentials:
