@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from gateway.cli import options
-from gateway.cli.output import print_json, reporting_errors, show
+from gateway.cli.output import note, print_json, reporting_errors, show
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import approval_pb2, orchestrator_service_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
+
+_NAMED_ONLY = (message_pb2.TOOL_SAFETY_WRITE, message_pb2.TOOL_SAFETY_EXTERNAL)
 
 
 def tools(
@@ -28,8 +30,17 @@ def tools(
         definition = tool.definition
         safety = name_of(message_pb2.ToolSafety, definition.safety, "TOOL_SAFETY_").lower()
         action = name_of(approval_pb2.ToolAction, tool.action, "TOOL_ACTION_").lower()
+        if _needs_name(tool):
+            action += " if named"
         available = "yes"
         if not tool.available:
             available = f"no: {tool.unavailable_reason}"
         table.add_row(*map(cell, (definition.name, safety, action, available, definition.description)))
     show(table)
+    if any(map(_needs_name, listed)):
+        note("named: a model gets such a tool where --tool, the request or a rule of the deployment's policy names it")
+
+
+def _needs_name(tool: orchestrator_service_pb2.CallableTool) -> bool:
+    """Tell whether a request that names no tools goes without this one; an action to ask comes from a rule."""
+    return tool.action == approval_pb2.TOOL_ACTION_ALLOW and tool.definition.safety in _NAMED_ONLY

@@ -40,6 +40,7 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         self.response = execution_pb2.SystemResponse(request_id="r1", content="hello")
         self.cancelled = threading.Event()
         self.events = []
+        self.tools = []
         self.approval = approval_pb2.Approval(
             request_id="r1",
             tool_call_id="c1",
@@ -76,6 +77,9 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
             yield event
         completed = event_pb2.Completed(response=self.response)
         yield event_pb2.ExecutionEvent(sequence=2, completed=completed)
+
+    async def ListTools(self, _request, _context):
+        return pb.ListToolsResponse(tools=self.tools)
 
     async def GetTimeline(self, request, _context):
         if request.request_id != "r1":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import typer
@@ -11,10 +12,11 @@ from typer.testing import CliRunner
 from gateway.cli.failures import exit_code_of, next_step_of
 from gateway.cli.fields import OPTION_OF
 from gateway.cli.main import app
-from pagantic.common.v1 import error_pb2
+from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
 from pagantic_common.rpc.status import MessageTooLarge, error_of
@@ -229,6 +231,23 @@ def test_the_next_step_fits_the_failure(error, exit_code, words):
 def test_the_next_step_names_the_option_for_the_field_that_a_message_begins_with(invoke, orchestrator, message, step):
     orchestrator.response = failed(error_pb2.ERROR_CODE_CONFIG_INVALID, message)
     assert f"next: {step}\n" in invoke("chat", "hi").stderr
+
+
+def test_tools_says_which_ones_a_model_gets_only_by_name(invoke, orchestrator):
+    for name, safety, action in (("clock", "READ", "ALLOW"), ("stock", "EXTERNAL", "ALLOW"), ("send", "WRITE", "ASK")):
+        definition = message_pb2.ToolDefinition(name=name, safety=f"TOOL_SAFETY_{safety}")
+        orchestrator.tools.append(
+            pb.CallableTool(definition=definition, available=True, action=f"TOOL_ACTION_{action}")
+        )
+    listed = invoke("tools")
+    assert [re.split("  +", line.strip())[:3] for line in listed.stdout.strip().splitlines()[-3:]] == [
+        ["clock", "read", "allow"],
+        ["stock", "external", "allow if named"],
+        ["send", "write", "ask"],
+    ]
+    assert listed.stderr.startswith("named: ")
+    del orchestrator.tools[1]
+    assert invoke("tools").stderr == ""
 
 
 def test_the_next_step_for_a_request_as_json_names_no_option(invoke, orchestrator):
