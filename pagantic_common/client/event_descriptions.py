@@ -50,7 +50,10 @@ def _describe_inference_start(start: event_pb2.InferenceStart) -> str:
 
 
 def _describe_inference_end(end: event_pb2.InferenceEnd) -> str:
-    return f"{end.tokens_in} in, {end.tokens_out} out, {finish_reason_name(end.finish_reason)}"
+    described = f"{end.tokens_in} in, {end.tokens_out} out, {finish_reason_name(end.finish_reason)}"
+    if end.model:  # of a route, the model that answered
+        described += f", by {end.model}"
+    return described
 
 
 def _describe_tool_start(start: event_pb2.ToolStart) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.answers import show_response
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import mode_name, state_name
 from pagantic_common.client.tables import (
@@ -83,13 +84,17 @@ def show_execution(
     """Show an execution and its stored response."""
     with reporting_errors(request_id), Client(address, timeout_s=timeout) as client:
         execution = client.get_execution(request_id)
+        models = [] if as_json else _models_of(client.timeline(request_id))
     if as_json:
         print_json(execution)
         return
     described = f"{mode_name(execution.mode)} request {execution.request_id}"
     if execution.session_id:
         described += f", session {execution.session_id}"
-    note(f"{described}: {state_name(execution.state.current)}")
+    described += f": {state_name(execution.state.current)}"
+    if models:
+        described += f", by {', '.join(models)}"
+    note(described)
     _note_unfinished(execution)
     if execution.HasField("response"):
         show_response(execution.response)
@@ -171,6 +176,11 @@ def _mode_of(name: str) -> execution_pb2.Mode.ValueType:
     if name.upper() not in known:
         raise UsageError(f"--mode {name!r}: use one of {', '.join(known)}")
     return known[name.upper()]
+
+
+def _models_of(events: Iterable[event_pb2.ExecutionEvent]) -> list[str]:
+    """Return the models that answered, each once; of a route, the model and not the route."""
+    return list(dict.fromkeys(event.inference_end.model for event in events if event.inference_end.model))
 
 
 def _note_unfinished(execution: execution_pb2.Execution) -> None:

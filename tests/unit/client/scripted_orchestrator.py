@@ -84,7 +84,8 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
     async def GetTimeline(self, request, _context):
         if request.request_id != "r1":
             raise NotFound(f"no execution has request_id {request.request_id!r}")
-        return pb.GetTimelineResponse(events=[event_pb2.ExecutionEvent(sequence=1, action="lifecycle.transition")])
+        first = event_pb2.ExecutionEvent(sequence=1, action="lifecycle.transition")
+        return pb.GetTimelineResponse(events=[first, *self.events])
 
     async def GetExecution(self, request, _context):
         if request.request_id != "r1":

@@ -46,6 +46,14 @@ def test_show_prints_the_stored_answer_and_as_json_the_whole_execution(invoke):
     assert invoke("show", "r2").exit_code == 3
 
 
+def test_the_model_of_a_route_that_answered_is_shown(invoke, orchestrator):
+    assert ", by " not in invoke("show", "r1").stderr
+    end = event_pb2.InferenceEnd(tokens_in=9, tokens_out=5, model="hosted")
+    orchestrator.events = [event_pb2.ExecutionEvent(sequence=n, inference_end=end) for n in (2, 3)]
+    assert "CHAT request r1: COMPLETE, by hosted\n" in invoke("show", "r1").stderr
+    assert ", by hosted" in invoke("timeline", "r1").stdout
+
+
 def test_calls_that_wait_are_listed_and_decided(invoke, orchestrator):
     shown = invoke("approvals", "list").stdout
     for word in ("r1", "c1", "send", "a@b.example", "the policy asks"):

@@ -21,7 +21,8 @@ const WORDS = {
     ].join(", "),
   inference_end: (of) =>
     `${of.tokens_in ?? 0} in${of.cached_tokens ? ` (${of.cached_tokens} cached)` : ""}, ${of.tokens_out ?? 0} out, ` +
-    lower(of.finish_reason, "FINISH_REASON_"),
+    lower(of.finish_reason, "FINISH_REASON_") +
+    (of.model ? `, by ${of.model}` : ""),
   tool_start: (of) => `${of.tool_name} (${of.tool_call_id})`,
   tool_end: (of) => `${of.tool_name} ${of.success ? "ok" : bare(of.error_code, "ERROR_CODE_")}`,
   context_retrieved: (of) =>
