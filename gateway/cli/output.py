@@ -9,8 +9,9 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 from google.protobuf import json_format
@@ -19,7 +20,7 @@ from rich.console import Console, RenderableType
 from rich.status import Status
 from rich.text import Text
 
-from gateway.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, exit_code_of, next_step_of
+from gateway.cli.failures import EXIT_INTERRUPTED, EXIT_REQUEST, EXIT_USAGE, exit_code_of, next_step_of
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import raise_for_error
 from pagantic_common.client.tables import wide_console
@@ -88,6 +89,13 @@ def report(error: PaganticError, *, request_id: str = "") -> None:
     if request_id:
         typer.echo(f"request: {plain_text(request_id)}", err=True)
     typer.echo(f"next: {next_step_of(error, request_id)}", err=True)
+
+
+def refuse(problems: Iterable[str]) -> NoReturn:
+    """End the program with a line for each wrong setting."""
+    for line in problems:
+        typer.secho(f"configuration error: {plain_text(line)}", err=True, fg=typer.colors.RED)
+    sys.exit(EXIT_REQUEST)
 
 
 @contextmanager

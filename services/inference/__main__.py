@@ -9,7 +9,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.program import run_service
 from pagantic_common.settings import load_settings
@@ -24,14 +23,14 @@ SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the inte
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
     """Load the service's own model, if it has one, and yield the registrations of the server.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) without the package of the engine, which serves other engines too.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) where the package of the engine is needed and not installed.
     """
     if find_spec("llama_cpp") is None:
-        raise PreconditionFailed(
-            "the package llama-cpp-python, which runs models, is not installed: run `make setup` in a checkout; "
-            "elsewhere `pip install 'pagantic[server,engine]'`, which compiles it",
-            code=ErrorCode.CONFIG_NO_ENGINE,
-        )
+        from services.inference.wiring import without_engine  # noqa: PLC0415 - only where it is needed
+
+        async with without_engine.open_app(settings) as registrations:
+            yield registrations
+        return
     # llama.cpp's OpenMP reads how long to spin when the library loads, so the wiring is imported afterwards.
     set_spinning(settings.spin_count)
     from services.inference.wiring import service, spinning  # noqa: PLC0415

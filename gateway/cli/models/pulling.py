@@ -11,8 +11,7 @@ import typer
 
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.models.progress import showing_pull
-from gateway.cli.output import UsageError, note, reporting_errors, say
-from gateway.cli.serving.configured import refuse
+from gateway.cli.output import UsageError, note, refuse, reporting_errors, say
 from pagantic_common.models.folder import ModelFolder, PulledModel
 from pagantic_common.models.settings import ModelSettings, models_folder
 from pagantic_common.settings import read_settings

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable
-from typing import NoReturn
 
-import typer
-
-from gateway.cli.failures import EXIT_REQUEST
-from pagantic_common.domain.text.terminal import plain_text
+from gateway.cli.output import refuse
 from pagantic_common.settings import SHARED_SETTINGS
 from pagantic_common.settings.names import PREFIX, find_unknown
 from pagantic_common.storage.settings_file import VARIABLE, SettingsFile, SettingsFileError, use_settings_file
@@ -32,13 +26,6 @@ def check_settings(problems: str, command: str | None) -> None:
     """End the program, which runs this command, when something is wrong with the settings file."""
     if problems and command not in _WITHOUT:
         refuse(problems.splitlines())
-
-
-def refuse(problems: Iterable[str]) -> NoReturn:
-    """End the program with a line for each wrong setting."""
-    for line in problems:
-        typer.secho(f"configuration error: {plain_text(line)}", err=True, fg=typer.colors.RED)
-    sys.exit(EXIT_REQUEST)
 
 
 def read_settings() -> SettingsFile | None:

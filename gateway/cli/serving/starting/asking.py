@@ -16,8 +16,9 @@ from gateway.cli.output import UsageError, note
 from gateway.cli.serving.doctor import has_bundled_model
 from gateway.cli.serving.running import read_ports
 from gateway.cli.serving.starting import choices
-from gateway.cli.serving.starting.choices import BUNDLED, NO_MODEL, Choices
+from gateway.cli.serving.starting.choices import BUNDLED, Choices
 from pagantic_common.domain.defaults import HTTP_PORT, PORTS, state_folder
+from pagantic_common.models.resolving import NO_MODEL
 
 DEFAULT_MODEL = "smollm2:135m"
 _GRPC_SCHEMES = ("dns:", "unix:")

@@ -16,8 +16,9 @@ from gateway.cli.output import UsageError, note, reporting_errors, say
 from gateway.cli.serving.doctor import check_engine
 from gateway.cli.serving.starting import choices
 from gateway.cli.serving.starting.asking import Asker, Given, choose, client_settings
-from gateway.cli.serving.starting.choices import NO_MODEL, Choices
+from gateway.cli.serving.starting.choices import Choices
 from pagantic_common.domain.calls.api_keys import make_key
+from pagantic_common.models.resolving import NO_MODEL
 from pagantic_common.settings.installed import CLIENT_ALONE, has_services
 from pagantic_common.storage.settings_file import FILE_NAME, origin_of, user_file
 from pagantic_common.storage.whole_file import write_whole
@@ -154,11 +155,10 @@ def _pull(asker: Asker, model: str, pull: bool | None) -> None:
 
 
 def _say_next(chosen: Choices) -> None:
-    # The service of inference needs the engine's package where other engines alone answer, too.
-    if step := check_engine().next_step:
-        say(f"next: {step}")
     if chosen.model == NO_MODEL:
         say(f"next: {OTHER_ENGINES}")
+    elif step := check_engine().next_step:
+        say(f"next: {step}")
     say("next: pagantic up")
     if chosen.http_port:
         say(f"then: http://127.0.0.1:{chosen.http_port}/ in a browser, or pagantic chat")

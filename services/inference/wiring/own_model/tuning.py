@@ -15,9 +15,10 @@ from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
 from services.inference.core import embedding, pairs
 from services.inference.core.tuning.choosing import NAMES, Tuning, untuned
-from services.inference.settings import AUTO, InferenceSettings
+from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.own_model.loading import load_default
+from services.inference.wiring.own_model.untuned import given_tuning
 
 log = get_logger(__name__)
 
@@ -43,11 +44,6 @@ async def open_tuner(
         await asyncio.wait([tuning])
     finally:
         await models.close()
-
-
-def given_tuning(settings: InferenceSettings) -> dict[str, object]:
-    """Return the settings of the tuning that are not automatic."""
-    return {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
 
 
 def _make_tuner(

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.machine import core_count
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
-from services.inference.core.tuning.choosing import Tuning, untuned
-from services.inference.settings import InferenceSettings
-from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.own_model.tuning import given_tuning
+from services.inference.core.tuning.choosing import NAMES, Tuning, untuned
+from services.inference.settings import AUTO, InferenceSettings
+
+
+class LoadsByTuning(Protocol):
+    """Loads models by a tuning."""
+
+    def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
+        """Load models with this tuning from now on."""
 
 
 @asynccontextmanager
-async def open_untuned(settings: InferenceSettings, models: Models, loader: ModelLoader) -> AsyncIterator[Tuner]:
+async def open_untuned(settings: InferenceSettings, models: Models, loader: LoadsByTuning) -> AsyncIterator[Tuner]:
     """Give a tuner that measures nothing: models of MODELS run by the settings, or by safe defaults."""
     tuner = Tuner(
         untuned(core_count(), is_on_gpu=bool(settings.gpu_layers)),
@@ -33,6 +39,11 @@ async def open_untuned(settings: InferenceSettings, models: Models, loader: Mode
         yield tuner
     finally:
         await models.close()
+
+
+def given_tuning(settings: InferenceSettings) -> dict[str, object]:
+    """Return the settings of the tuning that are not automatic."""
+    return {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
 
 
 async def _apply_nothing(_tuning: Tuning) -> None:

@@ -18,6 +18,7 @@ from services.inference.app.preparing.preparation import Preparation
 from services.inference.app.preparing.prepared_request import RequestPreparer
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.workloads.seeds import new_seed
 
 
 async def make_preparer(engine: LlamaCppEngine, settings: InferenceSettings) -> RequestPreparer:
@@ -54,8 +55,3 @@ async def make_preparation(
         )
         images = ImagePreparation(encoder, workers.decode_image, monotonic_s=SystemClock().monotonic_s)
     return Preparation(engine, window_tokens=engine.model.context_window, images=images)
-
-
-def new_seed() -> int:
-    """Return a seed for a request that has none."""
-    return int.from_bytes(os.urandom(4), "little")
