@@ -94,10 +94,15 @@ async def _answers(settings: dict[str, str]) -> list[str]:
     with running_service("inference", **settings) as (address, _):
         ours = Ours(address)
         try:
-            queries = [Query(text=f"What is {city} known for?", max_tokens=COMPARED_TOKENS) for city in CITIES[:8]]
-            return [(await ours.ask(query)).texts[0] for query in queries]
+            await ours.find_end_tokens()
+            return [(await ours.ask(_greedy(f"What is {city} known for?"))).texts[0] for city in CITIES[:8]]
         finally:
             await ours.close()
+
+
+def _greedy(question: str) -> Query:
+    messages = (("user", question),)
+    return Query(messages, max_tokens=COMPARED_TOKENS, temperature=0.0, is_full_length=True)
 
 
 def _tune(settings: dict[str, str]) -> dict[str, str]:

@@ -14,9 +14,9 @@ MIB = 1024 * 1024
     ("settings", "idle_tokens", "parked_mib"),
     [
         ({}, 0, 512),
-        ({"gpu_layers": -1}, 8192, 0),
-        ({"gpu_layers": 12}, 8192, 0),
-        ({"gpu_layers": -1, "prefix_folder": "cells"}, 8192, 512),
+        ({"gpu_layers": -1}, 4096, 0),
+        ({"gpu_layers": 12}, 4096, 0),
+        ({"gpu_layers": -1, "prefix_folder": "cells"}, 4096, 512),
         ({"gpu_layers": -1, "max_idle_tokens": 100, "parked_mib": 7}, 100, 7),
         ({"max_idle_tokens": 100, "parked_mib": 0}, 100, 0),
     ],
@@ -26,7 +26,7 @@ def test_a_gpu_keeps_cells_where_they_are(settings, idle_tokens, parked_mib):
 
 
 def test_half_of_a_small_cache_is_free_for_requests():
-    assert cache_limits(InferenceSettings(gpu_layers=-1), 4096).max_idle_tokens == 2048
+    assert cache_limits(InferenceSettings(gpu_layers=-1), 2048).max_idle_tokens == 1024
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from services.inference.settings import AUTO, InferenceSettings
 
 _MIB = 1024 * 1024
 _CPU_PARKED_MIB = 512
-_GPU_IDLE_TOKENS = 8192
+_GPU_IDLE_TOKENS = 4096
 
 
 def cache_limits(settings: InferenceSettings, capacity_tokens: int) -> CacheLimits:
