@@ -134,22 +134,23 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text to stdout in pieces; on a terminal it is wrapped between words.
-
-    Attributes:
-        text: The text since the last `end`.
-    """
+    """Writes text to stdout in pieces; on a terminal it is wrapped between words."""
 
     def __init__(self) -> None:
         self._wrap: WordWrap | None = None
         if sys.stdout.isatty():
             self._wrap = WordWrap(shutil.get_terminal_size().columns)
         self._is_at_start = True
-        self.text = ""
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text since the last `end`."""
+        return "".join(self._pieces)
 
     def write(self, text: str) -> None:
         """Write the next piece."""
-        self.text += text
+        self._pieces.append(text)
         self._put(plain_text(text))
 
     def end_line(self) -> None:
@@ -162,7 +163,7 @@ class AnswerWriter:
     def end(self) -> None:
         """Begin a new line and forget the text."""
         self.end_line()
-        self.text = ""
+        self._pieces.clear()
 
     def _put(self, text: str) -> None:
         if self._wrap:

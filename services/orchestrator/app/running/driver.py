@@ -20,6 +20,7 @@ from services.orchestrator.core.execution.events import Payload
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.replay import Replay
+from services.orchestrator.core.execution.response_size import sendable
 from services.orchestrator.core.execution.run import Outcome
 from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 from services.orchestrator.core.model.request import Request
@@ -113,6 +114,9 @@ class Driver:
 
     async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
         """Record what the machine told, and the input that it took; the last time with the response."""
+        if happened is not None:
+            max_bytes = self._environment.limits.max_response_bytes
+            outcome, happened = sendable(self._outcome.run, happened, outcome, max_bytes)
         self._outcome = outcome
         entries: list[Input] = []
         if happened is not None:
