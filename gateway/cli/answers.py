@@ -12,7 +12,14 @@ from gateway.cli.output import check_response, note, print_json, say_json, showi
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, execution_pb2
 from pagantic_common.client import Client
-from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
+from pagantic_common.client.descriptions import (
+    TOO_LARGE,
+    TRUNCATED,
+    describe_outcome,
+    describe_step,
+    describe_tool_call,
+    describe_votes,
+)
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
@@ -202,5 +209,5 @@ def _note_warnings(response: execution_pb2.SystemResponse) -> None:
         if text != response.error.message:  # reported as the failure
             note(f"warning: {text}")
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
-    if was_cut and not any("truncated" in warning.code for warning in response.warnings):
+    if was_cut and not any(warning.code in (TRUNCATED, TOO_LARGE) for warning in response.warnings):
         note("warning: the answer was cut at its limit of tokens: raise it with --max-tokens")

@@ -11,7 +11,8 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 RAISED_LIMIT_FACTOR = 4
 _SPARE_TOKENS = 8  # a retry's prompt may be tokenized a little differently
 
-TRUNCATED = "output_truncated"
+TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
+CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # of the warnings of a cut answer
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
@@ -85,4 +86,4 @@ def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
     """Return the warning of a truncated response that is delivered."""
-    return ResponseWarning(TRUNCATED, failure.message)
+    return ResponseWarning(TOO_LARGE if "max_bytes" in failure.details else TRUNCATED, failure.message)
