@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 
 import typer
 
+from gateway.cli.lost_connections import events_to_end
 from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import approval_pb2, execution_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import (
     TOO_LARGE,
@@ -31,29 +33,27 @@ def note_request_id(request: execution_pb2.SystemRequest) -> None:
         note(f"request {request.request_id}")
 
 
-def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer while it is written, and its other parts on stderr; returns the response."""
+def stream_answer(
+    client: Client, request: execution_pb2.SystemRequest, timeout_s: float
+) -> execution_pb2.SystemResponse:
+    """Print the answer while it is written, and its other parts on stderr; returns the response.
+
+    The answer goes on over lost connections.
+    """
     writer = AnswerWriter()
     response = execution_pb2.SystemResponse()
+
+    def note_lost() -> None:
+        if sys.stderr.isatty():
+            writer.end_line()
+        note("the connection was lost; trying again …")
+
     try:
-        for event in client.stream(request):
-            match event.WhichOneof("event"):
-                case "content_delta":
-                    writer.write(event.content_delta.text)
-                case "completed":
+        with closing(events_to_end(client, request, note_lost, timeout_s)) as events:
+            for event in events:
+                _show_event(client, writer, event)
+                if event.HasField("completed"):
                     response = event.completed.response
-                case "attempt_discarded" if writer.text:
-                    writer.end()
-                    discarded = event.attempt_discarded
-                    note(f"attempt {discarded.attempt} discarded: {discarded.reason}")
-                case "tool_start" if sys.stderr.isatty():
-                    writer.end_line()
-                    note(f"calling {event.tool_start.tool_name} …")
-                case "approval_requested":
-                    writer.end_line()
-                    _decide(client, event.approval_requested.approval)
-                case "tool_progress" if sys.stderr.isatty():
-                    note(describe_event(event))
         if response.content not in writer.text:
             writer.end()
             writer.write(response.content)
@@ -64,6 +64,24 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
         note(describe_outcome(response))
     _note_warnings(response)
     return response
+
+
+def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.ExecutionEvent) -> None:
+    match event.WhichOneof("event"):
+        case "content_delta":
+            writer.write(event.content_delta.text)
+        case "attempt_discarded" if writer.text:
+            writer.end()
+            discarded = event.attempt_discarded
+            note(f"attempt {discarded.attempt} discarded: {discarded.reason}")
+        case "tool_start" if sys.stderr.isatty():
+            writer.end_line()
+            note(f"calling {event.tool_start.tool_name} …")
+        case "approval_requested":
+            writer.end_line()
+            _decide(client, event.approval_requested.approval)
+        case "tool_progress" if sys.stderr.isatty():
+            note(describe_event(event))
 
 
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:

@@ -102,7 +102,7 @@ def ask(
             response = client.execute(request)
             print_json(response)
         else:
-            response = stream_answer(client, request)
+            response = stream_answer(client, request, timeout)
             _show_sources(response)
             _note_refusal(response, min_probability or 0.0)
         check_response(response)
