@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, datetime
 
 import typer
 
-from gateway.cli.lost_connections import events_to_end
 from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
+from gateway.cli.stored.lost_connections import events_to_end
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.client import Client
@@ -41,7 +42,6 @@ def stream_answer(
     The answer goes on over lost connections.
     """
     writer = AnswerWriter()
-    response = execution_pb2.SystemResponse()
 
     def note_lost() -> None:
         if sys.stderr.isatty():
@@ -50,10 +50,7 @@ def stream_answer(
 
     try:
         with closing(events_to_end(client, request, note_lost, timeout_s)) as events:
-            for event in events:
-                _show_event(client, writer, event)
-                if event.HasField("completed"):
-                    response = event.completed.response
+            response = _show_events(client, writer, events)
         if response.content not in writer.text:
             writer.end()
             writer.write(response.content)
@@ -63,6 +60,18 @@ def stream_answer(
     if sys.stderr.isatty():
         note(describe_outcome(response))
     _note_warnings(response)
+    return response
+
+
+def _show_events(
+    client: Client, writer: AnswerWriter, events: Iterable[event_pb2.ExecutionEvent]
+) -> execution_pb2.SystemResponse:
+    """Show events, and return the response of the last one."""
+    response = execution_pb2.SystemResponse()
+    for event in events:
+        _show_event(client, writer, event)
+        if event.HasField("completed"):
+            response = event.completed.response
     return response
 
 

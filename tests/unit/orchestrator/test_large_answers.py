@@ -10,13 +10,13 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.guarding.held_text import Said
+from services.orchestrator.app.running.response_size import sendable
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish
 from services.orchestrator.core.execution.inputs import Failed, Inferred
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.progress import InferenceProgress
-from services.orchestrator.core.execution.response_size import sendable
 from services.orchestrator.core.execution.truncation import raised_limit, truncation_of
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request

@@ -66,8 +66,8 @@ class _Answer:
         logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
         self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
         left = self.max_bytes - self.size - self.call_size
-        if byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > left:
-            self.is_cut = True
+        self.is_cut = self.is_cut or byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > left
+        if self.is_cut:
             left = 0 if logprobs else left
             reasoning = _beginning(reasoning, left)
             content, logprobs = _beginning(content, left - byte_size(reasoning)), []
@@ -129,14 +129,14 @@ async def read_answer(
                     yield answer.start(response.started)
                 case "delta":
                     yield answer.add(response.delta)
-                    if answer.is_cut:
-                        yield answer.output(answer.usage)
-                        return
                 case "candidate_end":
                     answer.finish(response.candidate_end)
                 case "completed" if answer.end is not None:
                     yield answer.output(usage_from_proto(response.completed.usage))
                     return
+            if answer.is_cut and answer.end is None:
+                yield answer.output(answer.usage)
+                return
     raise _ended_early()
 
 
@@ -159,9 +159,7 @@ async def read_candidates(
                     yield first.usage
                 case "delta":
                     index = response.delta.candidate_index
-                    answer = answers.setdefault(index, first.another())
-                    if not answer.is_cut:
-                        answer.add(response.delta)
+                    answers.setdefault(index, first.another()).add(response.delta)
                 case "candidate_end":
                     end = response.candidate_end
                     answer = answers.setdefault(end.candidate_index, first.another())

@@ -13,6 +13,7 @@ from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.response_size import sendable
 from services.orchestrator.app.running.time_limits import TimeLimits
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
@@ -20,7 +21,6 @@ from services.orchestrator.core.execution.events import Payload
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.replay import Replay
-from services.orchestrator.core.execution.response_size import sendable
 from services.orchestrator.core.execution.run import Outcome
 from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 from services.orchestrator.core.model.request import Request

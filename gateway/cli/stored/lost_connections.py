@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from typing import Final
 
@@ -69,58 +69,79 @@ def events_to_end(
     lost = LostConnection(patience_s)
     try:
         while not reading.has_ended:
-            try:
-                for event in reading.events():
-                    lost.is_back()
-                    yield event
-                failure: PaganticError = Unavailable("the stream ended before its execution")
-            except Unavailable as error:
-                failure = error
-            if reading.has_ended:
-                return
-            if not reading.sequence:
-                raise failure
+            yield from reading.events()
             if reading.was_open:
+                lost.is_back()
+            if reading.failure is not None and reading.was_open:
                 on_lost()
-            time.sleep(lost.next_wait_s(failure))
-    except PaganticError as error:
-        reading.has_ended = not (reading.sequence or isinstance(error, DeadlineExceeded))  # Nobody took the request.
-        raise
+            if reading.failure is not None:
+                time.sleep(lost.next_wait_s(reading.failure))
     finally:
-        if not reading.has_ended:
-            with suppress(PaganticError):
-                client.cancel(request.request_id)
+        reading.stop()
 
 
 class _Reading:
-    """The place in an execution's events: the last stored one, and the characters of text after it."""
+    """The place in an execution's events: the last stored one, and the characters of text after it.
+
+    Attributes:
+        was_open: Whether the last connection had an event.
+        failure: How the last connection was lost.
+        has_ended: Whether nothing runs, or nothing any more.
+    """
 
     def __init__(self, client: Client, request: execution_pb2.SystemRequest) -> None:
         self._client = client
         self._request = request
+        self._sequence = 0
         self._text_size = 0
-        self.sequence = 0
         self.was_open = False
+        self.failure: PaganticError | None = None
         self.has_ended = False
 
     def events(self) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Yield the events of one connection, without the text that came before it was lost."""
-        self.was_open = False
+        """Yield the events of one connection; raises the PaganticError of one that was not lost."""
+        self.was_open, self.failure = False, None
+        try:
+            with closing(self._opened()) as events:
+                yield from self._new(events)
+        except Unavailable as error:
+            self.failure = error
+        except PaganticError as error:
+            self._note_refusal(error)
+            raise
+        if not (self.has_ended or self.failure):
+            self.failure = Unavailable("the stream ended before its execution")
+        if self.failure is not None and not self._sequence:
+            self._note_refusal(self.failure)
+            raise self.failure
+
+    def stop(self) -> None:
+        """Cancel the execution, unless it has ended."""
+        if not self.has_ended:
+            with suppress(PaganticError):
+                self._client.cancel(self._request.request_id)
+
+    def _note_refusal(self, error: PaganticError) -> None:
+        """Note that nothing runs if a request failed before its first event; one that was only too slow may run."""
+        self.has_ended = not (self._sequence or isinstance(error, DeadlineExceeded))
+
+    def _opened(self) -> Generator[event_pb2.ExecutionEvent, None, None]:
+        if self._sequence:
+            return self._client.follow(self._request.request_id, after_sequence=self._sequence)
+        return self._client.stream(self._request)
+
+    def _new(self, events: Iterable[event_pb2.ExecutionEvent]) -> Iterator[event_pb2.ExecutionEvent]:
+        """Yield events without the text that an earlier connection had."""
         known = self._text_size
-        if self.sequence:
-            opened = self._client.follow(self._request.request_id, after_sequence=self.sequence)
-        else:
-            opened = self._client.stream(self._request)
-        with closing(opened) as events:
-            for event in events:
-                self.was_open = True
-                if event.WhichOneof("event") == "content_delta":
-                    text = event.content_delta.text
-                    event.content_delta.text = text[known:]
-                    known = max(0, known - len(text))
-                    self._text_size += len(event.content_delta.text)
-                elif event.sequence > self.sequence:
-                    self.sequence = event.sequence
-                    self._text_size = known = 0
-                self.has_ended = event.HasField("completed")
-                yield event
+        for event in events:
+            self.was_open = True
+            if event.HasField("content_delta"):
+                text = event.content_delta.text
+                event.content_delta.text = text[known:]
+                known = max(0, known - len(text))
+                self._text_size += len(event.content_delta.text)
+            elif event.sequence > self._sequence:
+                self._sequence = event.sequence
+                self._text_size = known = 0
+            self.has_ended = event.HasField("completed")
+            yield event
