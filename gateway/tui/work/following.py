@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from gateway.cli.stored.lost_connections import PATIENCE_S, LostConnection
+from gateway.cli.answering.lost_connections import PATIENCE_S, LostConnection
 from gateway.tui.work.answer import Answer
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient

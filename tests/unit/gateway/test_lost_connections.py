@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.cli.stored import lost_connections
-from gateway.cli.stored.lost_connections import events_to_end
+from gateway.cli.answering import lost_connections
+from gateway.cli.answering.lost_connections import events_to_end
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, NotFound, Unavailable
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.cli.stored import lost_connections
+from gateway.cli.answering import lost_connections
 from gateway.tui.work.answer import Answer
 from gateway.tui.work.following import follow_to_end
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import typer
 
+from gateway.cli.answering.lost_connections import events_to_end
 from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
-from gateway.cli.stored.lost_connections import events_to_end
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.client import Client
