@@ -41,9 +41,7 @@ def up(system: LocalSystem) -> int:
     _note_old_state()
     if system.start():
         return 0
-    if system.record is not None and (differing := system.record.differing(os.environ)):
-        print(f"already up, with other settings: {', '.join(differing)}; run `pagantic down` first", file=sys.stderr)
-        return 1
+    system.check_same_settings()
     unwell = [area.name for area in system.status() if not area.is_serving]
     if unwell:
         print(

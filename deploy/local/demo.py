@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from google.protobuf.json_format import Parse
 from rich.console import Console
 
+from deploy.local import record
 from deploy.local.system import LocalSystem
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import collection_pb2, context_service_pb2, context_service_pb2_grpc
@@ -38,6 +38,7 @@ SEVERITY_SCHEMA = {
     "additionalProperties": False,
 }
 PROGRESS_INTERVAL_S = 2.0
+STOPPED_INTERVAL_S = 1.0
 INGEST_TIMEOUT_S = 10.0
 STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
@@ -106,16 +107,20 @@ def demo_requests() -> list[DemoRequest]:
 
 
 def run_demo(system: LocalSystem, *, once: bool) -> int:
-    """Run the demo; returns 0 when all requests ended without error. Stops the services that it started."""
+    """Run the demo; returns 0 when all requests ended without error. Stops the services that it started.
+
+    Raises StartFailed also where the system runs already, with other settings.
+    """
     console = wide_console()
     was_up = not system.start()
     if was_up:
+        system.check_same_settings()
         console.print("already up: the demo uses the running services, and leaves them running")
     try:
         failed = _show_requests(system, console)
         if not once:
             console.print(f"serving on {system.areas[0].address}; Ctrl-C stops the demo")
-            _wait_for_interrupt()
+            serve_until_stopped(system)
     finally:
         if not was_up:
             system.stop()
@@ -124,12 +129,14 @@ def run_demo(system: LocalSystem, *, once: bool) -> int:
     return 0
 
 
-def _wait_for_interrupt() -> None:
+def serve_until_stopped(system: LocalSystem) -> None:
+    """Wait for Ctrl-C, or for another command that stops the services."""
     try:
-        while True:
-            signal.pause()
+        while record.load(system.state) is not None:
+            time.sleep(STOPPED_INTERVAL_S)
     except KeyboardInterrupt:
         return
+    print("the services were stopped by another command, or their supervisor has ended", flush=True)
 
 
 def _show_requests(system: LocalSystem, console: Console) -> int:

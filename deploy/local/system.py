@@ -123,6 +123,11 @@ class LocalSystem:
                 raise StartFailed(str(error)) from None
             raise
 
+    def check_same_settings(self) -> None:
+        """Raise StartFailed where the environment has other settings than the running system."""
+        if self.record is not None and (differing := self.record.differing(os.environ)):
+            raise StartFailed(f"already up, with other settings: {', '.join(differing)}; run `pagantic down` first")
+
     def stop(self) -> bool:
         """Stop every service and wait; False when none ran. Raises SupervisionError when one does not end."""
         with Progress() as progress:

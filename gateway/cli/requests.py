@@ -106,7 +106,7 @@ def vote(
     *,
     schema: options.Schema,
     n: Annotated[
-        int, typer.Option("-n", metavar="N", min=0, help="Number of answers; 0 is 3.", show_default=False)
+        int, typer.Option("-n", metavar="N", min=0, help="Number of answers, 16 at most; 0 is 3.", show_default=False)
     ] = 0,
     strategy: Annotated[
         str, typer.Option(metavar="NAME", help=f"How votes are counted: {', '.join(STRATEGIES)}.")

@@ -9,7 +9,19 @@ import sys
 COMPLETING = "_PAGANTIC_COMPLETE"
 
 
+EXIT_INTERRUPTED = 130
+
+
 def main() -> None:
+    """Run the program. Ctrl-C ends it without a traceback at any time, also while its commands are loaded."""
+    try:
+        _start()
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _start() -> None:
     """Answer the shell that asks for completions; else open the terminal program, or run the command of the line."""
     if COMPLETING in os.environ and _complete():
         return

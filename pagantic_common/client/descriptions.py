@@ -29,10 +29,13 @@ def error_code_name(code: error_pb2.ErrorCode.ValueType) -> str:
 
 def describe_usage(usage: usage_pb2.TokenUsage) -> str:
     """Return usage as one line."""
-    return (
+    text = (
         f"{count_of(usage.prompt_tokens, 'prompt token')} ({usage.cached_prompt_tokens} cached), "
-        f"{count_of(usage.output_tokens, 'output token')}, decoded at {usage.tokens_per_second:.0f} tokens/s"
+        f"{count_of(usage.output_tokens, 'output token')}"
     )
+    if usage.output_tokens == 0:
+        return text
+    return f"{text}, decoded at {usage.tokens_per_second:.0f} tokens/s"
 
 
 def describe_outcome(response: execution_pb2.SystemResponse) -> str:

@@ -128,6 +128,24 @@ async def test_cached_tokens_are_a_part_of_their_inference(console):
 
 
 @pytest.mark.whole
+async def test_a_long_label_is_whole_where_its_bar_has_room(console):
+    said = replace(answer(), model="a-model-with-a-name-of-letters" * 4)
+    label = f"{said.model} 10 → 3"
+    async with console(scripted_services(ScriptedInference(said))) as opened:
+        await opened.execute("r")
+        await open_picture(opened, "r")
+        inference = opened.page.locator(".item.kind-inference")
+        drawn = "one => [one.querySelector('text').textContent, one.querySelector('.bar').getBBox().width]"
+        shown = set()
+        for _ in range(12):
+            text, width = await inference.evaluate(drawn)
+            assert (text == label) == (width >= len(label) * 6.7 + 10)
+            shown.add(text)
+            await opened.page.get_by_role("button", name="Zoom in").press("Enter")
+        assert shown == {label, f"{label[:34]}…"}
+
+
+@pytest.mark.whole
 async def test_details_open_by_click_and_by_enter_and_close_again(console):
     async with console() as opened:
         await opened.execute("r")

@@ -21,6 +21,7 @@ from tests.support.ports import free_ports
 from tests.support.service_process import ServiceProcess
 
 UP = (sys.executable, "-m", "deploy.local", "up")
+DEMO = (sys.executable, "-m", "deploy.local", "demo")
 DOWN = (sys.executable, "-m", "deploy.local", "down")
 
 
@@ -73,9 +74,10 @@ def test_a_plain_shell_finds_what_runs(own):
     assert run_plain(own, *UP).stdout.startswith("already up on")
 
 
-def test_other_settings_than_it_runs_with_are_refused(own):
+@pytest.mark.parametrize("command", [UP, DEMO])
+def test_other_settings_than_it_runs_with_are_refused(own, command):
     environment = {**own.environment, "PAGANTIC_INFERENCE_MODEL_PATH": "/another.gguf"}
-    done = subprocess.run(UP, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "with other settings: PAGANTIC_INFERENCE_MODEL_PATH; run `pagantic down` first" in done.stderr
 

@@ -57,7 +57,7 @@ def ingest(
         counts = json_format.MessageToDict(ingested.summary, preserving_proto_field_name=True)
         say_json(dump_json({**counts, "failures": failures}))
     else:
-        _say_summary(ingested.summary, ingested.failed)
+        _say_summary(collection, ingested.summary, ingested.failed)
     if ingested.failed:
         raise typer.Exit(EXIT_PARTLY)
 
@@ -67,7 +67,7 @@ async def _upload(context: ContextCalls, collection: str, files: Sequence[Path],
     return await upload_files(call, collection, files, timeout_s=context.timeout_s, on_file=shown.advance)
 
 
-def _say_summary(summary: file_pb2.FilesSummary, failed: Sequence[file_pb2.FileResult]) -> None:
+def _say_summary(collection: str, summary: file_pb2.FilesSummary, failed: Sequence[file_pb2.FileResult]) -> None:
     for one in failed:
         code = error_code_from_proto(one.error.code)
         reason = f"{code.value}: {one.error.message}" if code is not None else one.error.message
@@ -76,7 +76,8 @@ def _say_summary(summary: file_pb2.FilesSummary, failed: Sequence[file_pb2.FileR
     parts = f"{summary.added} added, {summary.replaced} replaced, {summary.unchanged} unchanged"
     if failed:
         parts += f", {len(failed)} failed"
-    say(f"{kept.name}: {parts}; now {count_of(kept.document_count, 'document')}, {count_of(kept.chunk_count, 'chunk')}")
+    now = f"{count_of(kept.document_count, 'document')}, {count_of(kept.chunk_count, 'chunk')}"
+    say(f"{collection}: {parts}; now {now}")
 
 
 class _Shown:

@@ -7,7 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGANTIC = Path(sys.executable).parent / "pagantic"
+# The program, which gets SIGINT at the moment when it imports the module of its argument.
+INTERRUPTED = """
+import os, signal, sys
+from gateway.completion import entry
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+module = sys.argv.pop()
+sys.argv.append("--version")
+sys.meta_path.insert(0, Interrupting())
+entry.main()
+"""
 
 
 def test_a_full_disk_behind_stdout_is_told():
@@ -33,3 +51,10 @@ def test_a_reader_that_leaves_is_no_fault():
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("module", ["gateway.cli.main", "gateway.cli.stored.sessions"])
+def test_ctrl_c_while_the_commands_are_loaded_ends_without_a_traceback(module):
+    command = [sys.executable, "-c", INTERRUPTED, module]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")

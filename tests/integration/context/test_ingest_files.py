@@ -141,12 +141,16 @@ async def test_the_command_sends_any_file_and_reports_the_failed_ones(tmp_path):
         (port,) = free_ports(1)
         async for _ in serve(ContextSettings(port=port, data_folder=tmp_path / "data", inference_address=address)):
             arguments = ["ingest", "docs", str(folder), "--address", f"127.0.0.1:{port}"]
+            nothing = await asyncio.to_thread(
+                CliRunner().invoke, app, [*arguments[:2], str(folder / "c.png"), *arguments[3:]]
+            )
             partly = await asyncio.to_thread(CliRunner().invoke, app, arguments)
             as_json = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--json"])
             whole = await asyncio.to_thread(
                 CliRunner().invoke, app, [*arguments[:2], str(folder / "b.md"), *arguments[3:]]
             )
-    assert partly.exit_code == as_json.exit_code == 9
+    assert nothing.exit_code == partly.exit_code == as_json.exit_code == 9
+    assert "docs: 0 added, 0 replaced, 0 unchanged, 1 failed; now 0 documents, 0 chunks" in nothing.stdout
     assert "docs: 2 added, 0 replaced, 0 unchanged, 1 failed; now 2 documents" in partly.stdout
     assert f"{folder / 'c.png'}: CONFIG_INVALID: the file is a PNG picture" in partly.stderr
     counts = json.loads(as_json.stdout.splitlines()[-1])

@@ -72,6 +72,12 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(run, tmp_path):
     assert written(run("--json", "--no-http", "--force"))["PAGANTIC_SERVE_HTTP"] == "off"
 
 
+def test_other_engines_alone_are_to_be_added_to_the_file(run):
+    said = run("--yes", "--no-http", "--model", "none").stdout
+    assert "next: add PAGANTIC_INFERENCE_REMOTES and PAGANTIC_INFERENCE_DEFAULT_MODEL" in said
+    assert said.index("PAGANTIC_INFERENCE_REMOTES") < said.index("next: pagantic up")
+
+
 def test_a_key_is_made_once_for_this_user_alone(run, tmp_path):
     settings = written(run("--json", "--no-http", "--key", "--data", tmp_path / "d"))
     key = tmp_path / "d" / "identity" / "admin-key"

@@ -22,6 +22,11 @@ from pagantic_common.domain.calls.api_keys import make_key
 from pagantic_common.storage.settings_file import FILE_NAME, origin_of, user_file
 from pagantic_common.storage.whole_file import write_whole
 
+OTHER_ENGINES = (
+    "add PAGANTIC_INFERENCE_REMOTES and PAGANTIC_INFERENCE_DEFAULT_MODEL to the file, as the page engines.md of the "
+    "documentation shows"
+)
+
 
 def init(
     *,
@@ -149,8 +154,11 @@ def _pull(asker: Asker, model: str, pull: bool | None) -> None:
 
 
 def _say_next(chosen: Choices) -> None:
-    if chosen.model != NO_MODEL and (step := check_engine().next_step):
+    # The service of inference needs the engine's package where other engines alone answer, too.
+    if step := check_engine().next_step:
         say(f"next: {step}")
+    if chosen.model == NO_MODEL:
+        say(f"next: {OTHER_ENGINES}")
     say("next: pagantic up")
     if chosen.http_port:
         say(f"then: http://127.0.0.1:{chosen.http_port}/ in a browser, or pagantic chat")

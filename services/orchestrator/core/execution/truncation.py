@@ -58,7 +58,7 @@ def _message_of(output: InferenceOutput, limit: int) -> str:
         )
     name = f"max_tokens {limit}"
     if limit == 0:
-        name = f"{usage.output_tokens} tokens, the default of max_tokens"
+        name = f"{usage.output_tokens} tokens, the default of max_tokens,"
     return f"the answer was cut at {name} before it was complete: raise hints.max_tokens or ask for less"
 
 

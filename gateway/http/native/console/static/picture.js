@@ -205,7 +205,9 @@ function packed(items, xOf, full) {
 function placedItem(item, xOf, full) {
   const width = Math.max(LEAST_WIDTH, xOf(item.end) - xOf(item.begin));
   const x = Math.max(SIDE, Math.min(xOf(item.begin), full - SIDE - width));
-  const label = visible(item.label.length > LABEL ? `${item.label.slice(0, LABEL)}…` : item.label);
+  const whole = visible(item.label);
+  const hasRoom = whole.length * CHARACTER + 10 <= width;
+  const label = hasRoom || item.label.length <= LABEL ? whole : visible(`${item.label.slice(0, LABEL)}…`);
   const length = label.length * CHARACTER;
   const base = { item, x, width, label };
   if (length + 10 <= width) return { ...base, labelX: x + 5, anchor: "start", left: x, right: x + width };
