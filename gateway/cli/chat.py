@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answers import note_request_id, stream_answer
+from gateway.cli.answering.answers import note_request_id, stream_answer
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, chat_request
@@ -84,11 +84,11 @@ def chat(
             _check_conversation(request_id=request_id, image=image, json=as_json)
             request_of("", "", "")  # a wrong option fails before the first turn
             with Client(address, timeout_s=timeout, patience_s=0) as client:
-                _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
+                _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}", timeout)
             return
         request = request_of(options.read_text(text), session, turn_id)
     with reporting_errors(turn_id), Client(address, timeout_s=timeout, patience_s=0) as client:
-        _answer_once(client, request, as_json=as_json)
+        _answer_once(client, request, timeout, as_json=as_json)
 
 
 def _is_conversation(text: str | None, *, lines: bool) -> bool:
@@ -104,13 +104,13 @@ def _check_conversation(**of_one_turn: object) -> None:
             raise UsageError(f"--{name.replace('_', '-')} belongs to one turn: give its text")
 
 
-def _answer_once(client: Client, request: execution_pb2.SystemRequest, *, as_json: bool) -> None:
+def _answer_once(client: Client, request: execution_pb2.SystemRequest, timeout_s: float, *, as_json: bool) -> None:
     note_request_id(request)
     if as_json:
         response = client.execute(request)
         print_json(response)
     else:
-        response = stream_answer(client, request)
+        response = stream_answer(client, request, timeout_s)
     check_response(response)
 
 
@@ -124,16 +124,16 @@ def _tools_of(named: list[str] | None, choice: str) -> list[str]:
     return [choice]
 
 
-def _converse(client: Client, request_of: RequestOf, session_id: str) -> None:
+def _converse(client: Client, request_of: RequestOf, session_id: str, timeout_s: float) -> None:
     if not sys.stdin.isatty():
-        _take_turns(client, request_of, session_id, prompt="")
+        _take_turns(client, request_of, session_id, timeout_s, prompt="")
         return
     note(f"conversation {session_id}; /exit or Ctrl-D ends it, Ctrl-C stops an answer")
     with _line_editing():
-        _take_turns(client, request_of, session_id, prompt="> ")
+        _take_turns(client, request_of, session_id, timeout_s, prompt="> ")
 
 
-def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, prompt: str) -> None:
+def _take_turns(client: Client, request_of: RequestOf, session_id: str, timeout_s: float, *, prompt: str) -> None:
     while True:
         try:
             words = input(prompt).strip()
@@ -144,7 +144,7 @@ def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, promp
         if words in END_WORDS:
             return
         if words:
-            _take_turn(client, request_of(words, session_id, options.request_id_of("")))
+            _take_turn(client, request_of(words, session_id, options.request_id_of("")), timeout_s)
 
 
 @contextmanager
@@ -168,9 +168,9 @@ def _line_editing() -> Iterator[None]:
             readline.write_history_file(path)
 
 
-def _take_turn(client: Client, request: execution_pb2.SystemRequest) -> None:
+def _take_turn(client: Client, request: execution_pb2.SystemRequest, timeout_s: float) -> None:
     try:
-        check_response(stream_answer(client, request))
+        check_response(stream_answer(client, request, timeout_s))
     except PaganticError as error:
         report(error, request_id=request.request_id)
     except typer.Exit:  # reported; the conversation goes on

@@ -54,7 +54,7 @@ _EXIT_OF_CLASS: tuple[tuple[type[PaganticError], int], ...] = (
 _SEE = "see what happened with `pagantic timeline {id}`"
 _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.INFERENCE_CONTEXT_EXCEEDED: "shorten the text, or start another --session",
-    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: "allow more output with --max-tokens",
+    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: "allow more output with --max-tokens, or ask for less",
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "see the models there are with `pagantic models`",
     ErrorCode.TOOL_NOT_FOUND: "see the tools there are with `pagantic tools`",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "see which service is down with `pagantic status`",

@@ -9,7 +9,7 @@ import typer
 from google.protobuf import json_format
 
 from gateway.cli import options
-from gateway.cli.answers import answer_quietly, note_request_id, show_response
+from gateway.cli.answering.answers import answer_quietly, note_request_id, show_response
 from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Client, plan_request, structured_request, vote_request

@@ -43,13 +43,10 @@ class Upload:
         self._max_bytes = max_bytes
         self._read_s = read_s
         self._is_read = asyncio.Event()
-        self.failure: Refusal | ClientDisconnect | None = None
+        self._failure: Refusal | ClientDisconnect | None = None
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the bytes. Raises Refusal for a file that is too large or too slow, ClientDisconnect; `failure` has it.
-
-        Who reads in another task, as a gRPC call does, is not told of the failure otherwise.
-        """
+        """Yield the bytes. Raises Refusal for a file that is too large or too slow, ClientDisconnect."""
         size_bytes = 0
         while not self._is_read.is_set():
             try:
@@ -57,7 +54,7 @@ class Upload:
                 size_bytes += len(part)
                 self._check_size(size_bytes)
             except (Refusal, ClientDisconnect) as failure:
-                self.failure = failure
+                self._failure = failure
                 raise
             yield part
 
@@ -75,7 +72,7 @@ class Upload:
 
         One that was silent for too long is not waited for again.
         """
-        if isinstance(self.failure, Refusal) and self.failure.status == HTTPStatus.REQUEST_TIMEOUT:
+        if isinstance(self._failure, Refusal) and self._failure.status == HTTPStatus.REQUEST_TIMEOUT:
             self._is_read.set()
             return
         try:

@@ -11,6 +11,8 @@ from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.enums import name_of
 
 MAX_RESULT_CHARS = 240
+# The codes of warnings that an answer was cut, at a limit of tokens or at that of bytes.
+TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
 
 
 def count_of(number: int, noun: str) -> str:

@@ -82,7 +82,8 @@ class TextStream:
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._text = ""  # The text begins at the position `_begin`.
+        self._text = ""  # The text begins at the position `_begin`, and goes on with the pieces.
+        self._pieces: list[str] = []  # Joining each to the text at once would take the square of its length.
         self._begin = 0
         self._out = 0  # The text from this position on is held back.
         self._due = STRIDE
@@ -91,7 +92,7 @@ class TextStream:
 
     def add(self, text: str) -> None:
         """Add a piece."""
-        self._text += text
+        self._pieces.append(text)
         self._length += len(text)
 
     def end(self) -> None:
@@ -101,17 +102,17 @@ class TextStream:
     @property
     def held(self) -> str:
         """What was added and is not let out."""
-        return self._text[self._out - self._begin :]
+        return self._joined()[self._out - self._begin :]
 
     def next_window(self) -> Window | None:
         """Return the next part to look at; None while more must come first, and after the last part."""
         if self._out == self._length and self._has_ended:
             return None
         if self._window and self._due <= self._length:
-            return Window(self._text[: self._due - self._begin], self._begin)
+            return Window(self._joined()[: self._due - self._begin], self._begin)
         if not self._has_ended:
             return None
-        return Window(self._text, self._begin)
+        return Window(self._joined(), self._begin)
 
     def settle(self, findings: Sequence[Finding]) -> Redacted:
         """Take the findings in the window that was returned last, and return what may be let out.
@@ -136,6 +137,12 @@ class TextStream:
             raise TooLongFindingError
         self._let_out(size)
         return replace(redact(text[:size], merged), held=held)
+
+    def _joined(self) -> str:
+        if self._pieces:
+            self._text = "".join([self._text, *self._pieces])
+            self._pieces.clear()
+        return self._text
 
     def _let_out(self, size: int) -> None:
         self._out += size

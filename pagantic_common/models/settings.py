@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.defaults import path_of
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import cache_folder
 
 FOLDER_VARIABLE = "PAGANTIC_MODELS_FOLDER"
@@ -19,7 +20,11 @@ HOSTS_VARIABLE = "PAGANTIC_MODELS_HOSTS"
 
 
 class ModelSettings(BaseSettings):
-    """What `pagantic pull` takes, read from the environment as PAGANTIC_MODELS_<NAME>."""
+    """What `pagantic pull` takes, read from the environment as PAGANTIC_MODELS_<NAME>.
+
+    `folder` is here so that its name is known and its value checked before anything starts. Whoever needs the folder
+    asks `models_folder`, which completion can afford: it reads no other setting.
+    """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_MODELS_")
 
@@ -35,6 +40,14 @@ class ModelSettings(BaseSettings):
         if not isinstance(value, str):
             return value
         return tuple(part.strip().lower() for part in value.split(",") if part.strip())
+
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, value: str) -> str:
+        try:
+            return str(path_of(FOLDER_VARIABLE, value)) if value else ""
+        except InvalidRequest as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("hub_endpoint")
     @classmethod

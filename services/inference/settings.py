@@ -168,8 +168,12 @@ class InferenceSettings(InnerSettings):
         description="numbers in the KV cache: of 16 bits, or of 8, which take less memory and time in long contexts; "
         "values have 8 only with flash attention",
     )
-    max_idle_tokens: int = Field(0, ge=0, description="KV cells kept for repeated prompts; they slow every step")
-    parked_mib: int = Field(512, ge=0, description="host memory for the KV cells of repeated prompts")
+    max_idle_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        AUTO, description="KV cells kept for repeated prompts; they slow every step; auto is 0 on a CPU"
+    )
+    parked_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        AUTO, description="host memory for the KV cells of repeated prompts; auto is 512 on a CPU, and 0 on a GPU"
+    )
     prefix_folder: ExpandedPath = Field(
         "", description="folder for KV cells of repeated prompts, which replicas share; empty is none"
     )

@@ -34,6 +34,9 @@ def _check_rate(text: str) -> str:
     return text
 
 
+_ENVELOPE_BYTES = 64 * 1024  # what an execution and an event have besides the response
+
+
 class Routing(StrEnum):
     """Which replica of the inference service gets an inference."""
 
@@ -223,6 +226,16 @@ class OrchestratorSettings(CallerSettings):
         The limit leaves room for all values of a session in one update.
         """
         return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
+
+    @property
+    def max_response_bytes(self) -> int:
+        """Largest response: one message has it together with its request, and with what is known of the execution."""
+        return max(self.max_message_bytes // 2, self.max_message_bytes - self.max_request_bytes - _ENVELOPE_BYTES)
+
+    @property
+    def max_answer_bytes(self) -> int:
+        """Largest output of one inference; a response has more than that."""
+        return self.max_message_bytes // 2
 
     def read_journal_url(self) -> str:
         """Return the URL of the journal's database; raises InvalidRequest for a file that cannot be read."""

@@ -2,7 +2,7 @@
 
 1. agreement: greedy answers of the GPU and of the CPU, and how far they are equal.
 2. tuning: the step size, and flash attention, that the service measures for itself.
-3. idle cells: a shared prompt with MAX_IDLE_TOKENS at 0, and at half of the cache.
+3. idle cells: a shared prompt with MAX_IDLE_TOKENS at 0, at its default, and at half of the cache.
 4. beside llama-server, built with the same flags, at each number of clients.
 
 `--gpu-layers 0` goes the same way without a GPU.
@@ -40,6 +40,7 @@ SCENARIOS = "chat,shared,schema,vote"
 def main() -> None:
     """Entry point."""
     options = _options()
+    options.model = options.model or find_default_model()
     clients = [int(one) for one in options.clients.split(",")]
     settings = {
         "model_path": str(options.model),
@@ -60,7 +61,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
     parser.add_argument("--peer-program", type=Path, help="llama-server; without it the last step is left out")
-    parser.add_argument("--model", type=Path, default=find_default_model(), help="GGUF file")
+    parser.add_argument("--model", type=Path, help="GGUF file; without it the bundled model")
     parser.add_argument("--gpu-layers", type=int, default=-1, help="layers on the GPU; -1 is all, 0 none")
     parser.add_argument("--clients", default="1,8,32,128", help="numbers of clients, comma-separated")
     parser.add_argument("--runs", type=int, default=3, help="runs, of which medians are taken")
@@ -93,10 +94,15 @@ async def _answers(settings: dict[str, str]) -> list[str]:
     with running_service("inference", **settings) as (address, _):
         ours = Ours(address)
         try:
-            queries = [Query(text=f"What is {city} known for?", max_tokens=COMPARED_TOKENS) for city in CITIES[:8]]
-            return [(await ours.ask(query)).texts[0] for query in queries]
+            await ours.find_end_tokens()
+            return [(await ours.ask(_greedy(f"What is {city} known for?"))).texts[0] for city in CITIES[:8]]
         finally:
             await ours.close()
+
+
+def _greedy(question: str) -> Query:
+    messages = (("user", question),)
+    return Query(messages, max_tokens=COMPARED_TOKENS, temperature=0.0, is_full_length=True)
 
 
 def _tune(settings: dict[str, str]) -> dict[str, str]:
@@ -116,7 +122,7 @@ def _tune(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _measure_idle_cells(settings: dict[str, str], options: argparse.Namespace) -> None:
-    for idle in ("0", str(int(settings["kv_tokens"]) // 2)):
+    for idle in ("0", "auto", str(int(settings["kv_tokens"]) // 2)):
         _say(f"MAX_IDLE_TOKENS={idle}")
         with running_service("inference", **settings, max_idle_tokens=idle) as (address, _):
             _bench(address, ["--scenarios", "shared", "--clients", options.clients, "--runs", str(options.runs)])

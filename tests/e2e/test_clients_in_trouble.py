@@ -173,6 +173,13 @@ async def test_nobody_there_is_unavailable(start):
     assert "from: status UNAVAILABLE" in running.err
 
 
+@pytest.mark.parametrize("address", ["http://:5", ":5", "https://:443"])
+async def test_an_address_without_a_host_is_told_so(start, address):
+    running = await start("chat", "hi", address=address)
+    assert await running.exit_code() == 2
+    assert running.err.splitlines() == ["client: PAGANTIC_ADDRESS has no host: call host:port or https://host:port"]
+
+
 async def test_ctrl_c_stops_the_work(start, tmp_path):
     inference = Paced(*PIECES)
     inference.may_send.release()

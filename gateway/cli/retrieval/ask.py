@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answers import note_request_id, stream_answer
+from gateway.cli.answering.answers import note_request_id, stream_answer
 from gateway.cli.output import UsageError, check_response, note, print_json, reporting_errors, say
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, ask_request
@@ -102,7 +102,7 @@ def ask(
             response = client.execute(request)
             print_json(response)
         else:
-            response = stream_answer(client, request)
+            response = stream_answer(client, request, timeout)
             _show_sources(response)
             _note_refusal(response, min_probability or 0.0)
         check_response(response)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answers import show_response
+from gateway.cli.answering.answers import show_response
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client

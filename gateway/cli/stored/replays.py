@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import options
-from gateway.cli.answers import answer_quietly, note_request_id
+from gateway.cli.answering.answers import answer_quietly, note_request_id
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, say_json
 from gateway.replaying.changes import Changes, read_changes, request_of_replay

@@ -12,7 +12,7 @@ from gateway.http.streams.running import Answer
 from gateway.web.bodies import Upload
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import Cancelled, InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest
 
 MAX_SOURCE_CHARS = 1024
 _NO_FILE_TYPES = ("", "application/octet-stream", "application/x-www-form-urlencoded")
@@ -63,10 +63,6 @@ async def _ingest(client: AsyncClient, request: Request, upload: Upload) -> Answ
             media_type = ""
         name = request.path_params["collection"]
         stored = await client.ingest_content(name, source, upload.parts(), media_type=media_type)
-    except Cancelled:
-        if upload.failure is not None:
-            raise upload.failure from None
-        raise
     finally:
         await upload.discard()
     return JSONResponse(plain(stored))

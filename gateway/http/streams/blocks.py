@@ -6,7 +6,7 @@ The translations of streams share it: each says a move in the words of its API.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from pagantic.common.v1 import message_pb2
@@ -32,7 +32,7 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class Block:
-    """A block, with its text so far; that of a call is its arguments.
+    """A block, with the pieces of its text so far; that of a call is its arguments.
 
     `index` is its place among all blocks of the answer, `number` its place among those of its kind.
     """
@@ -42,7 +42,12 @@ class Block:
     number: int
     call_id: str = ""
     name: str = ""
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.pieces)
 
 
 Move = tuple[Step, Block, str]  # The text is new in a block that grows, and empty in other moves.
@@ -105,7 +110,7 @@ class Blocks:
         block = self._open
         if block is None or block.kind is not kind:
             block = yield from self._begin(kind)
-        block.text += text
+        block.pieces.append(text)
         yield Step.GROW, block, text
 
     def _begin(self, kind: BlockKind, call_id: str = "", name: str = "") -> Generator[Move, None, Block]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
-from pagantic_common.client.descriptions import describe_citation, error_code_name
+from pagantic_common.client.descriptions import TOO_LARGE, TRUNCATED, describe_citation, error_code_name
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.domain.errors import ErrorCode, PaganticError
@@ -243,10 +243,12 @@ class Answer:
 def notes_of(response: execution_pb2.SystemResponse) -> list[str]:
     """Return what is to be said below an answer: its citations, that it was cut, and its warnings."""
     notes = [describe_citation(citation) for citation in response.citations]
-    if response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error"):
+    is_too_large = any(warning.code == TOO_LARGE for warning in response.warnings)
+    was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
+    if was_cut and not is_too_large:
         notes.append("cut at its limit of tokens: the options (Ctrl+G) raise it")
     # What the system says of a cut answer is the note above, with a name that only programs use.
-    warnings = [warning.message for warning in response.warnings if "truncated" not in warning.code]
+    warnings = [warning.message for warning in response.warnings if warning.code != TRUNCATED]
     texts = dict.fromkeys([*warnings, *response.validation.warnings])
     return notes + [f"warning: {text}" for text in texts if text != response.error.message]
 

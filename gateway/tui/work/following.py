@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Final
 
+from gateway.cli.answering.lost_connections import PATIENCE_S, LostConnection
 from gateway.tui.work.answer import Answer
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import DeadlineExceeded, PaganticError, Unavailable
-
-FIRST_WAIT_S: Final = 0.2
-MAX_WAIT_S: Final = 2.0
-PATIENCE_S: Final = 120.0
 
 
 async def follow_to_end(
@@ -38,7 +33,7 @@ async def follow_to_end(
         on_change: Called with False after each event, and with True when the connection is lost.
         patience_s: Longest time without an event after a lost connection, seconds.
     """
-    lost = _Lost(patience_s)
+    lost = LostConnection(patience_s)
     is_again = False
     while answer.response is None:
         begun = answer.version
@@ -57,31 +52,7 @@ async def follow_to_end(
         is_again = True
         if isinstance(failure, Unavailable):
             on_change(True)
-            await lost.wait_after(failure)
-
-
-class _Lost:
-    """Waits for a connection, longer each time; a call whose own deadline passed has not lost it."""
-
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._since_s: float | None = None
-        self._wait_s = FIRST_WAIT_S
-
-    def is_back(self) -> None:
-        """Begin anew after an event."""
-        self._since_s = None
-        self._wait_s = FIRST_WAIT_S
-
-    async def wait_after(self, failure: PaganticError) -> None:
-        """Wait until the next try; raises the failure where the patience is over."""
-        now_s = time.monotonic()
-        if self._since_s is None:
-            self._since_s = now_s
-        if now_s - self._since_s > self._patience_s:
-            raise failure
-        await asyncio.sleep(self._wait_s)
-        self._wait_s = min(2 * self._wait_s, MAX_WAIT_S)
+            await asyncio.sleep(lost.next_wait_s(failure))
 
 
 def _open(

@@ -13,7 +13,7 @@ from pagantic_common.settings.installed import reaching_step
 
 _NEXT_OF_CODE: Final = {
     ErrorCode.INFERENCE_CONTEXT_EXCEEDED: "shorten the text, or begin another conversation with Ctrl+N",
-    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: "allow more tokens in the options, Ctrl+G",
+    ErrorCode.INFERENCE_OUTPUT_TRUNCATED: "allow more tokens in the options, Ctrl+G, or ask for less",
     ErrorCode.INFERENCE_MODEL_UNAVAILABLE: "choose another model in the options, Ctrl+G",
     ErrorCode.CONFIG_NO_ENGINE: "choose another model in the options, Ctrl+G",
     ErrorCode.TOOL_NOT_FOUND: "choose other tools in the options, Ctrl+G",

@@ -64,7 +64,12 @@ async def _open_service(
 
 def _port_of(service: InferenceService, settings: OrchestratorSettings, credentials: Credentials) -> GrpcInference:
     return GrpcInference(
-        service.channel, settings.connect_patience_s, settings.busy_patience_s, credentials, service.replicas
+        service.channel,
+        settings.connect_patience_s,
+        settings.busy_patience_s,
+        credentials,
+        service.replicas,
+        max_answer_bytes=settings.max_answer_bytes,
     )
 
 

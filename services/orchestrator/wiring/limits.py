@@ -26,6 +26,7 @@ def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomS
         max_running_bytes=settings.max_running_bytes,
         max_running_bytes_of_tenant=settings.max_running_bytes_of_tenant,
         max_request_bytes=settings.max_request_bytes,
+        max_response_bytes=settings.max_response_bytes,
         max_execution_s=settings.max_execution_s,
         plan_bounds=bounds,
         concurrent_turns=settings.concurrent_turns,

@@ -24,12 +24,22 @@ def main() -> None:
     from services.inference.adapters.llama.cache import EngineOptions  # noqa: PLC0415
     from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
+    from services.inference.core.tuning.choosing import untuned, with_given  # noqa: PLC0415
+    from services.inference.wiring.own_model.tuning import given_tuning  # noqa: PLC0415
     from tests.bench.served_file import served_file  # noqa: PLC0415
 
     settings = InferenceSettings()
     types = settings.cache_type
+    tuning = with_given(untuned(threads, is_on_gpu=bool(settings.gpu_layers)), given_tuning(settings))
     options = EngineOptions(
-        threads=threads, key_type=types, value_type=types, flash_attention=settings.flash_attention is True
+        threads=threads,
+        gpu_layers=settings.gpu_layers,
+        kv_tokens=sequences * (tokens + STEPS),
+        max_sequences=sequences,
+        batch_tokens=max(sequences, tuning.step_tokens),
+        key_type=types,
+        value_type=types,
+        flash_attention=tuning.flash_attention,
     )
     engine = LlamaCppEngine(served_file(), ModelInfo("bare", 4096), options)
     for sequence in range(sequences):

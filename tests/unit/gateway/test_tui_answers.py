@@ -125,6 +125,9 @@ def test_a_cut_answer_says_so_once_and_other_warnings_stay():
     length = generation_pb2.FINISH_REASON_LENGTH
     answer = answer_of(completed(content="a", finish_reason=length, warnings=warnings))
     assert answer.notes == ["cut at its limit of tokens: the options (Ctrl+G) raise it", "warning: old"]
+    large = [{"code": "output_too_large", "message": "cut at 9 bytes"}]
+    answer = answer_of(completed(content="a", finish_reason=length, warnings=large))
+    assert answer.notes == ["warning: cut at 9 bytes"], "more tokens would not help"
 
 
 def test_a_call_waits_until_it_is_resolved_or_the_execution_ends():

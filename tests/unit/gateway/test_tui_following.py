@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.tui.work import following
+from gateway.cli.answering import lost_connections
 from gateway.tui.work.answer import Answer
 from gateway.tui.work.following import follow_to_end
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -36,7 +36,7 @@ class ScriptedClient:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(following, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(lost_connections, "FIRST_WAIT_S", 0.001)
 
 
 def state(sequence):

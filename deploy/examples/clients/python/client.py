@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import grpc
 from google.rpc import error_details_pb2
@@ -171,6 +171,8 @@ class Connection:
 
     def __init__(self) -> None:
         self.address = os.environ.get("PAGANTIC_ADDRESS") or "localhost:50051"
+        if not target_of(self.address).hostname:
+            raise ValueError("PAGANTIC_ADDRESS has no host: call host:port or https://host:port")
         self.timeout_s = float(os.environ.get("PAGANTIC_TIMEOUT_S") or 120)
         key = os.environ.get("PAGANTIC_API_KEY", "").strip()
         self.metadata = [("authorization", f"Bearer {key}")] if key else []
@@ -180,7 +182,7 @@ class Connection:
 
     def open(self) -> None:
         """Connect; gRPC does so with the first call."""
-        target = urlsplit(self.address if "://" in self.address else f"http://{self.address}")
+        target = target_of(self.address)
         if target.scheme == "https":
             file = os.environ.get("PAGANTIC_TLS_CA_FILE")
             credentials = grpc.ssl_channel_credentials(Path(file).read_bytes() if file else None)
@@ -199,9 +201,14 @@ class Connection:
         return {"timeout": self.timeout_s if timeout_s is None else timeout_s, "metadata": self.metadata}
 
 
+def target_of(address: str) -> SplitResult:
+    """Return an address in its parts."""
+    return urlsplit(address if "://" in address else f"http://{address}")
+
+
 def is_loopback(address: str) -> bool:
     """Tell whether only this machine can read what is sent to an address."""
-    host = urlsplit(address if "://" in address else f"http://{address}").hostname or ""
+    host = target_of(address).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

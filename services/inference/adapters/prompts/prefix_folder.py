@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.storage.whole_file import write_parts
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.core.scheduling.cells.operations import Cells
 
@@ -91,7 +92,7 @@ class PrefixFolder:
                 self._written_bytes = 0
             if self._counted_bytes + size > self._max_bytes:  # other files cannot be deleted
                 return False
-            self._write(self._path(name), _header(name, cells), cells)
+            write_parts(self._path(name), [_header(name, cells), memoryview(cells.data)], prefix=_NEW)
         except OSError as error:
             self._complain(error)
             return False
@@ -111,18 +112,6 @@ class PrefixFolder:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}{_SUFFIX}"
-
-    def _write(self, path: Path, header: bytes, cells: Cells) -> None:
-        descriptor, new = tempfile.mkstemp(dir=self._folder, prefix=_NEW)  # readable by its user alone
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(header)
-                file.write(cells.data)
-            os.replace(new, path)  # noqa: PTH105 - mkstemp gives a text
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(new)  # noqa: PTH108
-            raise
 
     def _make_room(self, size: int) -> int:
         """Delete the least recently used files until there is room for `size` more bytes; return the bytes of the rest.

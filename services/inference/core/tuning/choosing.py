@@ -21,6 +21,7 @@ MAX_ROUNDS = 9
 BUSY_CORES = 0.2  # load by other processes, beyond the cores that the engine leaves free
 DEFAULT_SPIN_COUNT = 1000
 DEFAULT_STEP_TOKENS = 64
+GPU_STEP_TOKENS = 512
 FREE_S = 60.0
 IDLE_SHARE = 0.05
 
@@ -103,15 +104,16 @@ _SPIN_REASON = "100 times as many while other processes leave the cores alone"
 
 def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:
     """Return the tuning without measurements; `threads` is the number of cores."""
-    tuning = Tuning(threads, flash_attention=is_on_gpu)
-    device = "CPU"
+    tuning = Tuning(threads)
+    device, step_reason = "CPU", "short steps, so that a cancel and a new request do not wait"
     if is_on_gpu:
-        device = "GPU"
+        tuning = replace(tuning, flash_attention=True, step_tokens=GPU_STEP_TOKENS)
+        device, step_reason = "GPU", "a GPU computes hundreds of tokens in little more time than one"
     reasons = {
         "threads": "default: the cores that this process may use",
         "spin_count": f"default: {_SPIN_REASON}",
         "flash_attention": f"default on a {device}",
-        "step_tokens": "default: short steps, so that a cancel and a new request do not wait",
+        "step_tokens": f"default: {step_reason}",
     }
     return _explained(tuning, reasons)
 

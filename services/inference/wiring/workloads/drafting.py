@@ -15,10 +15,9 @@ from services.inference.adapters.llama.tokenizer import LlamaTokenizer, common_t
 from services.inference.adapters.openmp import release_threads
 from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
 from services.inference.settings import InferenceSettings
+from services.inference.wiring.workloads.kept_cells import cache_limits
 
 log = get_logger(__name__)
-
-MIB = 1024 * 1024
 
 
 def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, options: EngineOptions) -> DraftEngine:
@@ -46,8 +45,9 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
 
 def _limits(engine: LlamaCppEngine, draft: LlamaCppEngine, settings: InferenceSettings) -> CacheLimits:
     """Return the limits of the draft model's cache; with these cells, both models may park the same tokens."""
+    limits = cache_limits(settings, engine.kv_capacity_tokens)
     parked_bytes = 0
     if draft.cell_format:
         share = draft.kv_bytes_per_token / (engine.kv_bytes_per_token + draft.kv_bytes_per_token)
-        parked_bytes = int(settings.parked_mib * MIB * share)
-    return CacheLimits(settings.max_idle_tokens, parked_bytes)
+        parked_bytes = int(limits.max_parked_bytes * share)
+    return replace(limits, max_parked_bytes=parked_bytes)

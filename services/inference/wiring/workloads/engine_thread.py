@@ -11,16 +11,17 @@ from services.inference.app.stepping.draft_engine import DraftEngine
 from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import InferenceSettings
+from services.inference.wiring.workloads.kept_cells import cache_limits
 
 MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
-MIB = 1024 * 1024
 
 
 def open_loop(
     engine: LlamaCppEngine, drafts: DraftEngine | None, settings: InferenceSettings, storage: ModelStorage | None
 ) -> EngineLoop:
     """Start the loop of an engine; its events go to the running event loop."""
-    parked_bytes = settings.parked_mib * MIB
+    limits = cache_limits(settings, engine.kv_capacity_tokens)
+    parked_bytes = limits.max_parked_bytes
     if drafts is not None:
         parked_bytes -= drafts.max_parked_bytes
     return EngineLoop(
@@ -34,7 +35,7 @@ def open_loop(
             engine.max_prompt_batch_tokens,
             engine.mixes_steps,
         ),
-        max_idle_tokens=settings.max_idle_tokens,
+        max_idle_tokens=limits.max_idle_tokens,
         max_parked_bytes=parked_bytes,
         clock=SystemClock(),
         post=asyncio.get_running_loop().call_soon_threadsafe,

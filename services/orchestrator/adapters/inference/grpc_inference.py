@@ -17,7 +17,7 @@ from pagantic_common.codec.messages import (
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
-from services.orchestrator.adapters.inference.answers import read_answer, read_candidates
+from services.orchestrator.adapters.inference.answers import MAX_ANSWER_BYTES, read_answer, read_candidates
 from services.orchestrator.adapters.inference.replica_set import ReplicaSet
 from services.orchestrator.adapters.inference.requests import (
     decide_requests,
@@ -45,12 +45,15 @@ class GrpcInference:
         busy_patience_s: float = 0.0,
         credentials: Credentials = pass_on,
         replicas: ReplicaSet | None = None,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         self._stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
         self._peer = Peer("inference", channel, patience_s=patience_s, credentials=credentials)
         self._calls = RoutedCalls(self._peer, self._stub, busy_patience_s, replicas)
+        self._max_answer_bytes = max_answer_bytes
         self._windows: dict[str, int] = {}
 
     async def count_tokens(
@@ -82,12 +85,14 @@ class GrpcInference:
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
         """Stream the model's text, then the whole output."""
         note_window = partial(self._windows.__setitem__, hints.model)
-        return read_answer(self._calls.responses(infer_request(command, hints)), note_window)
+        return read_answer(self._calls.responses(infer_request(command, hints)), note_window, self._max_answer_bytes)
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
         """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""
         note_window = partial(self._windows.__setitem__, hints.model)
-        return read_candidates(self._calls.responses(sample_request(command, hints)), note_window)
+        return read_candidates(
+            self._calls.responses(sample_request(command, hints)), note_window, self._max_answer_bytes
+        )
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
         """Return how probable each beginning of the answer is."""

@@ -13,6 +13,7 @@ from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.response_size import sendable
 from services.orchestrator.app.running.time_limits import TimeLimits
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
@@ -113,6 +114,9 @@ class Driver:
 
     async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
         """Record what the machine told, and the input that it took; the last time with the response."""
+        if happened is not None:
+            max_bytes = self._environment.limits.max_response_bytes
+            outcome, happened = sendable(self._outcome.run, happened, outcome, max_bytes)
         self._outcome = outcome
         entries: list[Input] = []
         if happened is not None:

@@ -11,7 +11,7 @@ from services.orchestrator.core.execution.commands import Command, Finish
 from services.orchestrator.core.execution.lifecycle import State, check_transition
 from services.orchestrator.core.execution.replicas import candidates_of
 from services.orchestrator.core.execution.run import Outcome, Run, Transition
-from services.orchestrator.core.execution.truncation import TRUNCATED, truncation_of, truncation_warning
+from services.orchestrator.core.execution.truncation import CUT_CODES, truncation_of, truncation_warning
 from services.orchestrator.core.execution.validation import (
     confidence_of,
     report_of,
@@ -52,7 +52,7 @@ def _with_finish_reason(run: Run, response: Response) -> Response:
         return response
     reason = FinishReason.STOP
     final = final_result(run.plan, run.results)
-    if final is not None and any(warning.code == TRUNCATED for warning in final.warnings):
+    if final is not None and any(warning.code in CUT_CODES for warning in final.warnings):
         reason = FinishReason.LENGTH
     return replace(response, finish_reason=reason)
 

@@ -17,7 +17,12 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.execution.inputs import Failed, Input, Replica, usage_of
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import StepResult
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response import (
+    FinishReason,
+    InferenceDelta,
+    InferenceOutput,
+    ToolCallRecord,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,43 @@ Inner = StoredProgress | CallGivenUp
 class InferenceProgress:
     """The current inference of one machine, and the usage of earlier inferences without an answer.
 
+    Its text is kept in pieces that are joined when somebody reads it: joining what was said to each piece anew would
+    take the square of an answer's length.
+
     Attributes:
-        said: The output of the current inference so far; None without an inference or without output.
         lost: Usage of lost or abandoned inferences that no input accounts for.
         calls: The position among the streamed calls of each call that was streamed, by its position in the turn.
     """
 
-    said: InferenceOutput | None = None
     lost: TokenUsage = TokenUsage()
     calls: dict[int, int] = field(default_factory=dict)
+    _said: InferenceOutput | None = None  # without the pieces
+    _contents: list[str] = field(default_factory=list)
+    _reasonings: list[str] = field(default_factory=list)
+
+    @property
+    def said(self) -> InferenceOutput | None:
+        """The output of the current inference so far; None without an inference or without output."""
+        if self._said is not None and (self._contents or self._reasonings):
+            content = "".join([self._said.content, *self._contents])
+            reasoning = "".join([self._said.reasoning, *self._reasonings])
+            self.said = replace(self._said, content=content, reasoning=reasoning)
+        return self._said
+
+    @said.setter
+    def said(self, output: InferenceOutput | None) -> None:
+        self._said = output
+        self._contents.clear()
+        self._reasonings.clear()
+
+    def add(self, delta: InferenceDelta, *, keeps_text: bool = True) -> None:
+        """Add what an inference says next, or only what it has cost."""
+        said = self._said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
+        self._said = replace(said, usage=delta.usage)
+        if keeps_text and delta.content:
+            self._contents.append(delta.content)
+        if keeps_text and delta.reasoning:
+            self._reasonings.append(delta.reasoning)
 
     def give_up(self) -> InferenceOutput:
         """Count the current inference among the lost ones, and return its output so far."""
@@ -100,9 +133,9 @@ class InferenceProgress:
     @property
     def usage(self) -> TokenUsage:
         """Usage of the current inference and the lost ones."""
-        if self.said is None:
+        if self._said is None:
             return self.lost
-        return self.lost + self.said.usage
+        return self.lost + self._said.usage
 
 
 @dataclass(slots=True)
@@ -263,7 +296,7 @@ def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") 
 
 def _stopped(inference: InferenceProgress) -> InferenceOutput | None:
     """Return the output of a stopped inference with the usage of lost ones; None without any."""
-    if inference.said is None and inference.lost == TokenUsage():
+    said = inference.said
+    if said is None and inference.lost == TokenUsage():
         return None
-    said = inference.said or InferenceOutput("", FinishReason.ERROR)
-    return replace(said, usage=inference.usage)
+    return replace(said or InferenceOutput("", FinishReason.ERROR), usage=inference.usage)

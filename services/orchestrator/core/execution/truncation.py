@@ -11,7 +11,8 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 RAISED_LIMIT_FACTOR = 4
 _SPARE_TOKENS = 8  # a retry's prompt may be tokenized a little differently
 
-TRUNCATED = "output_truncated"
+TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
+CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # of the warnings of a cut answer
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
@@ -36,6 +37,8 @@ def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0
         "prompt_tokens": usage.prompt_tokens,
         "context_window": usage.context_window,
     }
+    if output.max_bytes:
+        details["max_bytes"] = output.max_bytes
     return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, _message_of(output, limit), details=details)
 
 
@@ -43,6 +46,11 @@ def _message_of(output: InferenceOutput, limit: int) -> str:
     usage = output.usage
     if output.finish_reason is not FinishReason.LENGTH:
         return "a stop text ended the answer before it was complete: leave it out of hints.stop"
+    if output.max_bytes:
+        return (
+            f"the answer was cut at {output.max_bytes} bytes, half of MAX_MESSAGE_BYTES, before it was complete: ask "
+            "for less, or for fewer log-probabilities"
+        )
     if is_window_full(output):
         return (
             f"the answer was cut at the end of the context window of {usage.context_window} tokens, of which the "
@@ -61,9 +69,12 @@ def is_window_full(output: InferenceOutput) -> bool:
 
 
 def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> int:
-    """Return a higher max_tokens for another attempt; 0 if the request set the limit or the window is full."""
+    """Return a higher max_tokens for another attempt; 0 if no higher one would help.
+
+    The request set the limit, the window is full, or the answer has as many bytes as one may have.
+    """
     usage = output.usage
-    is_open = output.finish_reason is FinishReason.LENGTH and not request.hints.max_tokens
+    is_open = output.finish_reason is FinishReason.LENGTH and not (request.hints.max_tokens or output.max_bytes)
     if not is_open or usage.context_window <= 0:
         return 0
     room = usage.context_window - usage.prompt_tokens - _SPARE_TOKENS
@@ -75,4 +86,4 @@ def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
     """Return the warning of a truncated response that is delivered."""
-    return ResponseWarning(TRUNCATED, failure.message)
+    return ResponseWarning(TOO_LARGE if "max_bytes" in failure.details else TRUNCATED, failure.message)

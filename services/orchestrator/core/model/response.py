@@ -60,7 +60,7 @@ class InferenceOutput:
     """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream.
 
     `not_in_sources` is the probability of an abstention in place of claims; None where it is not known. Decisions have
-    no content.
+    no content. An output that was stopped for its size, with LENGTH, has the limit in `max_bytes`; 0 for any other.
     """
 
     content: str
@@ -75,6 +75,7 @@ class InferenceOutput:
     not_in_sources: float | None = None
     decisions: tuple[Decision, ...] = ()
     blocked_calls: tuple[BlockedCall, ...] = ()
+    max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

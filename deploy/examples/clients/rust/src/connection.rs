@@ -18,7 +18,10 @@ impl Connection {
     pub fn new() -> Result<Self, Box<dyn Error>> {
         let address = setting("PAGANTIC_ADDRESS").unwrap_or_else(|| "localhost:50051".into());
         let address = if address.contains("://") { address } else { format!("http://{address}") };
-        let uri: Uri = address.parse()?;
+        let uri: Uri = address.parse().map_err(|error| format!("PAGANTIC_ADDRESS {address:?}: {error}"))?;
+        if uri.host().unwrap_or_default().is_empty() {
+            return Err("PAGANTIC_ADDRESS has no host: call host:port or https://host:port".into());
+        }
         let is_encrypted = uri.scheme_str() == Some("https");
         let key = setting("PAGANTIC_API_KEY").map(|key| key.trim().to_owned());
         if key.is_some() && !is_encrypted && !is_loopback(uri.host().unwrap_or_default()) {

@@ -20,6 +20,9 @@ export class Connection {
 
   constructor() {
     const address = process.env.PAGANTIC_ADDRESS || "localhost:50051";
+    if (/^(.*:\/\/)?(:\d*)?\/?$/.test(address)) {
+      throw new Error("PAGANTIC_ADDRESS has no host: call host:port or https://host:port");
+    }
     const { protocol, hostname, port } = new URL(address.includes("://") ? address : `http://${address}`);
     const key = (process.env.PAGANTIC_API_KEY ?? "").trim();
     if (key) this.metadata.set("authorization", `Bearer ${key}`);

@@ -195,7 +195,7 @@ export class AnswerView {
     if (response.confidence !== undefined) parts.push(`confidence ${Number(response.confidence).toFixed(2)}`);
     const guarantee = bare(response.validation?.guarantee, "GUARANTEE_");
     if (guarantee && guarantee !== "UNSPECIFIED") parts.push(`schema ${guarantee.toLowerCase()}`);
-    if (response.finish_reason === "FINISH_REASON_LENGTH") parts.push("cut by the most tokens");
+    if (response.finish_reason === "FINISH_REASON_LENGTH") parts.push("cut at a limit");
     if (parts.length) this.foot.append(h("span", {}, parts.join(" · ")));
     if (this.text.length) this.foot.append(copyButton("Copy", () => this.text.text));
   }

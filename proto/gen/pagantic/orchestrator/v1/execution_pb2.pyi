@@ -1012,8 +1012,9 @@ class SystemResponse(_message.Message):
     confidence_source: Global___ConfidenceSource.ValueType
     """Source of the confidence."""
     finish_reason: _generation_pb2.FinishReason.ValueType
-    """Reason of the answer's end: STOP when it is complete, LENGTH when max_tokens or the context window cut it, TOOL when
-    it asks for calls, CANCELLED when the request was cancelled or timed out. Unset when nothing was inferred.
+    """Reason of the answer's end: STOP when it is complete, LENGTH when max_tokens, the context window or the limit of an
+    answer's bytes cut it, TOOL when it asks for calls, CANCELLED when the request was cancelled or timed out. Unset when
+    nothing was inferred.
     """
     reasoning: _builtins.str
     """Reasoning before the answer."""

@@ -94,8 +94,8 @@ class OutputGuards:
         return checked.output
 
     async def _left_of(self, text: str, said: Said) -> str:
-        if text == said.raw:
-            return said.passed
+        if text == "".join(said.raw):
+            return "".join(said.passed)
         checked = await check_texts(
             [GuardedText(text, GuardStage.OUTPUT)], GuardStage.OUTPUT, self._request, self._scope
         )
@@ -103,10 +103,10 @@ class OutputGuards:
         return checked.texts[0]
 
     async def _feed(self, said: Said, text: str = "", *, is_end: bool = False) -> str:
-        said.raw += text
+        said.raw.append(text)
         for link in said.links:
             text = await self._through(link, text, is_end=is_end)
-        said.passed += text
+        said.passed.append(text)
         return text
 
     async def _through(self, link: Link, text: str, *, is_end: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pagantic_common.guards.plugin import GuardStage
 from pagantic_common.guards.redaction import TextStream, Window
@@ -31,8 +31,8 @@ class Link:
 
 @dataclass(slots=True)
 class Said:
-    """One text of an inference, as the model said it and as it passed so far."""
+    """One text of an inference, in pieces as the model said it and as it passed so far."""
 
     links: list[Link]
-    raw: str = ""
-    passed: str = ""
+    raw: list[str] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)

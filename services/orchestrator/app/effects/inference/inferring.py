@@ -144,15 +144,11 @@ async def _stream_call(piece: ToolCallPiece, command: Infer, scope: RunScope, na
 
 
 async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
-    said = scope.inference.said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
     if delta.continued_after_tokens is not None:
         await scope.recorder.emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=name)
+    scope.inference.add(delta, keeps_text=command.is_streamed)
     if not command.is_streamed:
-        scope.inference.said = replace(said, usage=delta.usage)
         return
-    scope.inference.said = replace(
-        said, content=said.content + delta.content, reasoning=said.reasoning + delta.reasoning, usage=delta.usage
-    )
     if delta.reasoning:
         await scope.recorder.emit(events.ReasoningDelta(delta.reasoning), caused_by=name)
     if delta.content:

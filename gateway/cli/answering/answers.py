@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
+from contextlib import closing
 from datetime import UTC, datetime
 
 import typer
 
+from gateway.cli.answering.lost_connections import events_to_end
 from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import approval_pb2, execution_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.client import Client
-from pagantic_common.client.descriptions import describe_outcome, describe_step, describe_tool_call, describe_votes
+from pagantic_common.client.descriptions import (
+    TOO_LARGE,
+    TRUNCATED,
+    describe_outcome,
+    describe_step,
+    describe_tool_call,
+    describe_votes,
+)
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
@@ -24,29 +34,23 @@ def note_request_id(request: execution_pb2.SystemRequest) -> None:
         note(f"request {request.request_id}")
 
 
-def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer while it is written, and its other parts on stderr; returns the response."""
+def stream_answer(
+    client: Client, request: execution_pb2.SystemRequest, timeout_s: float
+) -> execution_pb2.SystemResponse:
+    """Print the answer while it is written, and its other parts on stderr; returns the response.
+
+    The answer goes on over lost connections.
+    """
     writer = AnswerWriter()
-    response = execution_pb2.SystemResponse()
+
+    def note_lost() -> None:
+        if sys.stderr.isatty():
+            writer.end_line()
+        note("the connection was lost; trying again …")
+
     try:
-        for event in client.stream(request):
-            match event.WhichOneof("event"):
-                case "content_delta":
-                    writer.write(event.content_delta.text)
-                case "completed":
-                    response = event.completed.response
-                case "attempt_discarded" if writer.text:
-                    writer.end()
-                    discarded = event.attempt_discarded
-                    note(f"attempt {discarded.attempt} discarded: {discarded.reason}")
-                case "tool_start" if sys.stderr.isatty():
-                    writer.end_line()
-                    note(f"calling {event.tool_start.tool_name} …")
-                case "approval_requested":
-                    writer.end_line()
-                    _decide(client, event.approval_requested.approval)
-                case "tool_progress" if sys.stderr.isatty():
-                    note(describe_event(event))
+        with closing(events_to_end(client, request, note_lost, timeout_s)) as events:
+            response = _show_events(client, writer, events)
         if response.content not in writer.text:
             writer.end()
             writer.write(response.content)
@@ -57,6 +61,36 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
         note(describe_outcome(response))
     _note_warnings(response)
     return response
+
+
+def _show_events(
+    client: Client, writer: AnswerWriter, events: Iterable[event_pb2.ExecutionEvent]
+) -> execution_pb2.SystemResponse:
+    """Show events, and return the response of the last one."""
+    response = execution_pb2.SystemResponse()
+    for event in events:
+        _show_event(client, writer, event)
+        if event.HasField("completed"):
+            response = event.completed.response
+    return response
+
+
+def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.ExecutionEvent) -> None:
+    match event.WhichOneof("event"):
+        case "content_delta":
+            writer.write(event.content_delta.text)
+        case "attempt_discarded" if writer.text:
+            writer.end()
+            discarded = event.attempt_discarded
+            note(f"attempt {discarded.attempt} discarded: {discarded.reason}")
+        case "tool_start" if sys.stderr.isatty():
+            writer.end_line()
+            note(f"calling {event.tool_start.tool_name} …")
+        case "approval_requested":
+            writer.end_line()
+            _decide(client, event.approval_requested.approval)
+        case "tool_progress" if sys.stderr.isatty():
+            note(describe_event(event))
 
 
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
@@ -134,22 +168,23 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text to stdout in pieces; on a terminal it is wrapped between words.
-
-    Attributes:
-        text: The text since the last `end`.
-    """
+    """Writes text to stdout in pieces; on a terminal it is wrapped between words."""
 
     def __init__(self) -> None:
         self._wrap: WordWrap | None = None
         if sys.stdout.isatty():
             self._wrap = WordWrap(shutil.get_terminal_size().columns)
         self._is_at_start = True
-        self.text = ""
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text since the last `end`."""
+        return "".join(self._pieces)
 
     def write(self, text: str) -> None:
         """Write the next piece."""
-        self.text += text
+        self._pieces.append(text)
         self._put(plain_text(text))
 
     def end_line(self) -> None:
@@ -162,7 +197,7 @@ class AnswerWriter:
     def end(self) -> None:
         """Begin a new line and forget the text."""
         self.end_line()
-        self.text = ""
+        self._pieces.clear()
 
     def _put(self, text: str) -> None:
         if self._wrap:
@@ -201,5 +236,5 @@ def _note_warnings(response: execution_pb2.SystemResponse) -> None:
         if text != response.error.message:  # reported as the failure
             note(f"warning: {text}")
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
-    if was_cut and not any("truncated" in warning.code for warning in response.warnings):
+    if was_cut and not any(warning.code in (TRUNCATED, TOO_LARGE) for warning in response.warnings):
         note("warning: the answer was cut at its limit of tokens: raise it with --max-tokens")

@@ -1,0 +1,1 @@
+"""Shows answers on the command line, over connections that may be lost."""

@@ -1,0 +1,55 @@
+"""The largest response that can be sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from services.orchestrator.core.execution import machine
+from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution.inputs import Failed, Input, usage_of
+from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.model.response import Response
+from services.orchestrator.core.text_size import encoded_bound
+
+
+def sendable(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
+    """Return the outcome of an input and the input, or those of a failure where the response is too large.
+
+    A message that is too large to be sent would break the stream at its end, and again whenever somebody asks for the
+    response. So the execution fails instead, with a response without texts; its other events have them.
+    """
+    finish = outcome.command
+    if not isinstance(finish, Finish):
+        return outcome, happened
+    size = encoded_bound(finish.response)
+    if size <= max_bytes:
+        return outcome, happened
+    failure = finish.response.failure
+    if failure is None:
+        failure = _too_large(size, max_bytes)
+        happened = Failed(failure, usage=usage_of(happened))
+        outcome = machine.step(run, happened)
+    turn = outcome.command.turn if isinstance(outcome.command, Finish) else ()
+    bare = Finish(_bare(finish.response, failure), turn)
+    return replace(outcome, run=replace(outcome.run, outstanding=bare)), happened
+
+
+def _too_large(size: int, max_bytes: int) -> Failure:
+    message = (
+        f"the response has up to {size} bytes, at most {max_bytes} can be sent (MAX_MESSAGE_BYTES): ask for less, with "
+        "fewer steps, candidates or tool calls; the timeline has what happened"
+    )
+    return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, message, details={"max_bytes": max_bytes})
+
+
+def _bare(response: Response, failure: Failure) -> Response:
+    return Response(
+        request_id=response.request_id,
+        session_id=response.session_id,
+        usage=response.usage,
+        failure=replace(failure, caused_by=()),
+        finish_reason=response.finish_reason,
+        seed=response.seed,
+        variant=response.variant,
+    )

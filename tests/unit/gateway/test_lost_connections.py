@@ -1,0 +1,127 @@
+"""`pagantic chat` and `pagantic ask` go on with an answer whose connection is lost, and stop what they leave."""
+
+import pytest
+
+from gateway.cli.answering import lost_connections
+from gateway.cli.answering.lost_connections import events_to_end
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, NotFound, Unavailable
+
+
+class ScriptedClient:
+    """Gives streams in turn; a stream is its events, and the error in which it ends."""
+
+    def __init__(self, *streams):
+        self.streams = list(streams)
+        self.calls = []
+
+    def stream(self, request):
+        self.calls.append("stream")
+        self.request = request
+        return self._next()
+
+    def follow(self, request_id, *, after_sequence):
+        self.calls.append(f"follow {request_id} after {after_sequence}")
+        return self._next()
+
+    def cancel(self, request_id):
+        self.calls.append(f"cancel {request_id}")
+        raise NotFound("it has ended")
+
+    def _next(self):
+        for item in self.streams.pop(0) if len(self.streams) > 1 else self.streams[0]:
+            if isinstance(item, Exception):
+                raise item
+            event = event_pb2.ExecutionEvent()
+            event.CopyFrom(item)
+            yield event
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(lost_connections, "FIRST_WAIT_S", 0.001)
+
+
+def state(sequence):
+    return event_pb2.ExecutionEvent(sequence=sequence, transition=event_pb2.LifecycleTransition())
+
+
+def text(words, sequence):
+    return event_pb2.ExecutionEvent(sequence=sequence, content_delta=event_pb2.ContentDelta(text=words))
+
+
+def end(sequence, content):
+    response = execution_pb2.SystemResponse(content=content)
+    return event_pb2.ExecutionEvent(sequence=sequence, completed=event_pb2.Completed(response=response))
+
+
+LOST = Unavailable("the connection was lost")
+
+
+def read(client, request=None, **options):
+    losses = []
+    events = events_to_end(
+        client, request or execution_pb2.SystemRequest(request_id="r"), lambda: losses.append(1), 60.0, **options
+    )
+    return "".join(event.content_delta.text for event in events), len(losses)
+
+
+def test_an_answer_goes_on_where_its_connection_was_lost_and_no_text_comes_twice():
+    client = ScriptedClient(
+        [state(1), text("one ", 1), text("tw", 1), LOST],
+        [text("one two", 1), LOST],
+        [text("one ", 1), text("two ", 1), text("three", 1), end(2, "one two three")],
+    )
+    assert read(client) == ("one two three", 2)
+    assert client.calls == ["stream", "follow r after 1", "follow r after 1"]
+    assert client.request.background
+    assert client.request.hints.timeout.seconds == 60
+
+
+def test_the_text_after_a_later_stored_event_is_whole():
+    client = ScriptedClient([state(1), text("one ", 1), LOST], [state(2), text("two", 2), end(3, "two")])
+    assert read(client) == ("one two", 1)
+
+
+def test_a_stream_that_ends_early_is_a_lost_connection_and_one_loss_is_told_once():
+    client = ScriptedClient([state(1)], [LOST], [LOST], [end(2, "")])
+    assert read(client) == ("", 1)
+
+
+def test_a_request_keeps_the_time_that_it_states():
+    request = execution_pb2.SystemRequest(request_id="r")
+    request.hints.timeout.seconds = 5
+    client = ScriptedClient([state(1), end(2, "")])
+    read(client, request)
+    assert client.request.hints.timeout.seconds == 5
+    assert client.calls == ["stream"], "what has ended is not cancelled"
+
+
+@pytest.mark.parametrize(
+    ("failure", "calls"),
+    [
+        (LOST, ["stream"]),
+        (InvalidRequest("no"), ["stream"]),
+        (DeadlineExceeded("late"), ["stream", "cancel r"]),
+    ],
+)
+def test_a_request_that_nobody_took_fails_at_once_and_one_that_may_run_is_stopped(failure, calls):
+    client = ScriptedClient([failure])
+    with pytest.raises(type(failure)):
+        read(client)
+    assert client.calls == calls
+
+
+def test_a_connection_that_stays_lost_fails_and_the_execution_is_stopped():
+    client = ScriptedClient([state(1), LOST], [LOST])
+    with pytest.raises(Unavailable):
+        read(client, patience_s=0.01)
+    assert client.calls[-1] == "cancel r"
+
+
+def test_who_leaves_stops_the_execution():
+    client = ScriptedClient([state(1), text("one", 1), text("two", 1)])
+    events = events_to_end(client, execution_pb2.SystemRequest(request_id="r"), lambda: None, 60.0)
+    next(events)
+    events.close()
+    assert client.calls == ["stream", "cancel r"]
