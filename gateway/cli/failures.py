@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-from gateway.cli.fields import option_step
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
 from pagantic_common.rpc.status import MessageTooLarge, Unreachable
@@ -76,6 +78,37 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.AUTH_DENIED: "use a key with the scope that the message names",
     ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",
 }
+# The options by the fields of requests, which the messages of services name.
+_FIELD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
+OPTION_OF = {
+    "session_id": "--session",
+    "hints.max_tokens": "--max-tokens",
+    "hints.timeout": "--timeout",
+    "hints.temperature": "--temperature",
+    "hints.seed": "--seed",
+    "hints.model": "--model",
+    "hints.stop": "--stop",
+    "hints.tool_choice": "--tool-choice",
+    "hints.reasoning": "--reasoning",
+    "hints.reasoning.mode": "--reasoning",
+    "output.schema_json": "--schema",
+    "voting.n": "-n",
+    "voting.strategy": "--strategy",
+    "voting.min_agreement": "--min-agreement",
+    "voting.early_stop": "--early-stop",
+    "context.collection": "--context",
+    "context.retriever": "--retriever",
+    "context.max_chunks": "--chunks",
+    "context.filter": "--filter",
+    "context.query_expansion.queries": "--queries",
+    "context.query_expansion.hypothetical_document": "--hyde",
+    "context.answerability.min_probability": "--min-probability",
+    "context.answerability.slope": "--slope",
+    "context.answerability.intercept": "--intercept",
+    "replay.from_step": "--fork",
+    "replay.tools": "--live-tools",
+}
+_options: ContextVar[frozenset[str]] = ContextVar("options", default=frozenset())
 
 
 def exit_code_of(error: PaganticError) -> int:
@@ -87,9 +120,19 @@ def exit_code_of(error: PaganticError) -> int:
     return next((code for cls, code in _EXIT_OF_CLASS if isinstance(error, cls)), EXIT_REQUEST)
 
 
+@contextmanager
+def offering(options: Iterable[str]) -> Iterator[None]:
+    """Have messages inside the block explained by the options of the command that runs."""
+    token = _options.set(frozenset(options))
+    try:
+        yield
+    finally:
+        _options.reset(token)
+
+
 def next_step_of(error: PaganticError, request_id: str = "") -> str:
     """Return the next step, as one line."""
-    if step := _NEXT_OF_CODE.get(error.code) or option_step(str(error)):
+    if step := _NEXT_OF_CODE.get(error.code) or _option_step(str(error)):
         return step
     for cls, describe in _NEXT_OF_CLASS:
         if isinstance(error, cls):
@@ -101,6 +144,17 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
     if error.failure.retryable:
         return f"try again, or {_SEE.format(id=request_id)}"
     return _SEE.format(id=request_id)
+
+
+def _option_step(message: str) -> str:
+    """Return the next step for a message that begins with a field; empty where no option of the command sets it."""
+    begin = _FIELD.match(message)
+    if begin is None:
+        return ""
+    option = OPTION_OF.get(begin[0], "")
+    if option not in _options.get():
+        return ""
+    return f"change {option}, which the message calls {begin[0]}"
 
 
 def _after_unreachable(error: PaganticError, _request_id: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gateway.cli.fields import offering
+from gateway.cli.failures import offering
 from gateway.cli.output import UsageError, note
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import Options, user_message

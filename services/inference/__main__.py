@@ -26,7 +26,7 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
     Raises PreconditionFailed (CONFIG_NO_ENGINE) where the package of the engine is needed and not installed.
     """
     if find_spec("llama_cpp") is None:
-        from services.inference.wiring import without_engine  # noqa: PLC0415 - only where it is needed
+        from services.inference.wiring.own_model import without_engine  # noqa: PLC0415 - only where it is needed
 
         async with without_engine.open_app(settings) as registrations:
             yield registrations

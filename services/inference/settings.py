@@ -13,6 +13,7 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.settings import InnerSettings
 from pagantic_common.settings.names import PREFIX
+from services.inference.core.tuning.choosing import NAMES
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
@@ -242,6 +243,10 @@ class InferenceSettings(InnerSettings):
     def has_own_model(self) -> bool:
         """Whether the service loads a model of its own at its start."""
         return self.model_path != NO_MODEL
+
+    def given_tuning(self) -> dict[str, object]:
+        """Return the settings of the tuning that are not automatic."""
+        return {name: value for name in NAMES if (value := getattr(self, name)) != AUTO}
 
     @model_validator(mode="after")
     def _check_projector(self) -> InferenceSettings:

@@ -17,17 +17,16 @@ import grpc
 import typer
 
 from gateway.cli.failures import EXIT_FAILED
-from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import say_json, say_wrapped
 from gateway.cli.serving.configured import read_settings
 from gateway.cli.serving.local import find_wrong_settings, read_status
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
+from pagantic_common.domain.defaults import local_address, state_folder
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
-from pagantic_common.settings import state_folder
 from pagantic_common.settings.installed import has_services, reaching_step
 from pagantic_common.storage.settings_file import SettingsFileError
 
@@ -86,7 +85,9 @@ def _checks() -> Iterator[Check]:
     yield check_settings()
     if not has_services():
         yield Check("installation", "the client alone; `pip install 'pagantic[server]'` brings the services")
-        yield check_service({"name": "orchestrator", "address": os.environ.get("PAGANTIC_ADDRESS", ORCHESTRATOR)})
+        yield check_service(
+            {"name": "orchestrator", "address": os.environ.get("PAGANTIC_ADDRESS", local_address("orchestrator"))}
+        )
         return
     yield check_engine()
     areas = read_status()
@@ -194,7 +195,7 @@ def check_service(area: dict[str, Any]) -> Check:
     if health == "SERVING":
         return Check(name, f"serving on {address}, {latency_ms:.1f} ms")
     if health:
-        return Check(name, f"{health} on {address}", f"wait, or read {state_folder() / 'logs' / name}.log")
+        return Check(name, f"{health} on {address}", f"wait, or read {state_folder(os.environ) / 'logs' / name}.log")
     if _is_listened_on(find_target(address, os.environ).address):
         found = f"what listens on {address} answers no health check"
         return Check(
@@ -211,7 +212,7 @@ def _check_http(area: dict[str, Any]) -> Check:
         return Check(HTTP, f"serving on http://{area['address']}")
     if area["state"] == "DOWN":
         return Check(HTTP, found, "run `pagantic up`")
-    return Check(HTTP, found, f"wait, or read {state_folder() / 'logs' / HTTP}.log")
+    return Check(HTTP, found, f"wait, or read {state_folder(os.environ) / 'logs' / HTTP}.log")
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:

@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gateway.cli.failures import exit_code_of, next_step_of
-from gateway.cli.fields import OPTION_OF
+from gateway.cli.failures import OPTION_OF, exit_code_of, next_step_of
 from gateway.cli.main import app
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2

@@ -18,7 +18,6 @@ from services.inference.core.tuning.choosing import NAMES, Tuning, untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.own_model.loading import load_default
-from services.inference.wiring.own_model.untuned import given_tuning
 
 log = get_logger(__name__)
 
@@ -50,7 +49,7 @@ def _make_tuner(
     settings: InferenceSettings, file: TuningFile, measured: Tuning | None, models: Models, loader: ModelLoader
 ) -> Tuner:
     """Return the tuner of the own model; `measured` is the tuning of an earlier start."""
-    given = given_tuning(settings)
+    given = settings.given_tuning()
     prober: ChildProber | None = ChildProber(file.machine, lambda: file.use_extra_bufts)
     if note := _why_not_measured(settings, loader.specs[0].info.capabilities, given):
         prober = measured = None

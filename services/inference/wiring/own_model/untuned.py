@@ -10,8 +10,8 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.machine import core_count
 from services.inference.app.models import Models
 from services.inference.app.tuning import Tuner
-from services.inference.core.tuning.choosing import NAMES, Tuning, untuned
-from services.inference.settings import AUTO, InferenceSettings
+from services.inference.core.tuning.choosing import Tuning, untuned
+from services.inference.settings import InferenceSettings
 
 
 class LoadsByTuning(Protocol):
@@ -26,7 +26,7 @@ async def open_untuned(settings: InferenceSettings, models: Models, loader: Load
     """Give a tuner that measures nothing: models of MODELS run by the settings, or by safe defaults."""
     tuner = Tuner(
         untuned(core_count(), is_on_gpu=bool(settings.gpu_layers)),
-        given=given_tuning(settings),
+        given=settings.given_tuning(),
         prober=None,
         store=None,
         in_use=models.in_use,
@@ -39,11 +39,6 @@ async def open_untuned(settings: InferenceSettings, models: Models, loader: Load
         yield tuner
     finally:
         await models.close()
-
-
-def given_tuning(settings: InferenceSettings) -> dict[str, object]:
-    """Return the settings of the tuning that are not automatic."""
-    return {name: value for name in NAMES if (value := getattr(settings, name)) != AUTO}
 
 
 async def _apply_nothing(_tuning: Tuning) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pagantic_common.domain.messages import IMAGES, ModelInfo
 from pagantic_common.telemetry.clock import SystemClock
-from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.prompts.mtmd_encoder import MtmdEncoder
@@ -36,7 +35,7 @@ async def make_preparer(engine: LlamaCppEngine, settings: InferenceSettings) -> 
 
 
 async def make_preparation(
-    engine: LlamaCppEngine, info: ModelInfo, settings: InferenceSettings, options: EngineOptions, workers: AllWorkers
+    engine: LlamaCppEngine, info: ModelInfo, settings: InferenceSettings, workers: AllWorkers, *, threads: int
 ) -> Preparation:
     """Return the threads that prepare requests, with the model's image encoder if it takes images.
 
@@ -45,13 +44,13 @@ async def make_preparation(
     images = None
     if IMAGES in info.capabilities:
         # Half of the threads: the steps of other requests go on meanwhile.
-        threads = max(1, (options.threads or os.cpu_count() or 1) // 2)
+        threads = max(1, (threads or os.cpu_count() or 1) // 2)
         encoder = await asyncio.to_thread(
             MtmdEncoder,
             Path(settings.projector_path),
             engine.weights,
             threads=threads,
-            uses_gpu=options.gpu_layers != 0,
+            uses_gpu=settings.gpu_layers != 0,
         )
         images = ImagePreparation(encoder, workers.decode_image, monotonic_s=SystemClock().monotonic_s)
     return Preparation(engine, window_tokens=engine.model.context_window, images=images)

@@ -38,7 +38,7 @@ async def load_generation(
         if has_drafts:
             drafts = await asyncio.to_thread(load_draft_engine, engine, settings, options)
         requests = await make_preparer(engine, settings)
-        preparation = await make_preparation(engine, info, settings, options, workers)
+        preparation = await make_preparation(engine, info, settings, workers, threads=options.threads)
     except BaseException:
         if drafts is not None:
             drafts.close()
