@@ -32,4 +32,4 @@ def _step_to(name: str, folder: ModelFolder) -> str:
         return f"run `pagantic pull {name}` first"
     names = sorted({*catalog(), *(model.name for model in folder.models())})
     suggestion = did_you_mean(name, names)
-    return f"{suggestion} `pagantic models` has the names here, and `pagantic models --catalog` those to pull".lstrip()
+    return f"{suggestion} `pagantic models` lists what is here, and `pagantic models --catalog` what can be pulled".lstrip()

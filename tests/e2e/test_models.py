@@ -39,7 +39,7 @@ def test_a_start_with_a_model_that_was_not_pulled_names_the_command(named):
     own, _ = named
     refused = own.run(*UP, check=False)
     assert refused.returncode == 3
-    assert "did you mean smollm2:135m? `pagantic models` has the names here" in refused.stderr
+    assert "did you mean smollm2:135m? `pagantic models` lists what is here" in refused.stderr
 
 
 def test_a_pulled_model_answers_and_is_kept_while_it_is_served(named):

@@ -153,12 +153,14 @@ def test_a_setting_means_a_path_or_a_pulled_model(folder, monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="run `pagantic pull smollm2:135m` first"):
         model_file("smollm2:135m")
-    with pytest.raises(ValueError, match=r"^`pagantic models` has the names here, and .* --catalog` those to pull: it"):
+    with pytest.raises(ValueError, match=r"^`pagantic models` lists what is here, and .* what can be pulled: it"):
         model_file("tiny:1k")
     publish(folder, "tiny:1k")
     assert model_file("tiny:1k") == str(folder.file_of("tiny:1k"))
     assert [model_file(path) for path in ("./m", "/no/m", "m.gguf", "")] == ["./m", "/no/m", "m.gguf", ""]
-    with pytest.raises(ValueError, match=r"^did you mean tiny:1k\? .* --catalog` those to pull: it must be a GGUF"):
+    with pytest.raises(
+        ValueError, match=r"^did you mean tiny:1k\? .* --catalog` what can be pulled: it must be a GGUF"
+    ):
         model_file("tiny:1")
     (tmp_path / "tiny:1k").write_text("a file of that name here comes first")
     assert model_file("tiny:1k") == "tiny:1k"
