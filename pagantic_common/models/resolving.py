@@ -31,5 +31,5 @@ def _step_to(name: str, folder: ModelFolder) -> str:
     if name in catalog():
         return f"run `pagantic pull {name}` first"
     names = sorted({*catalog(), *(model.name for model in folder.models())})
-    suggestion = did_you_mean(name, names)
-    return f"{suggestion} `pagantic models` lists what is here, and `pagantic models --catalog` what can be pulled".lstrip()
+    lists = "`pagantic models` lists what is here, and `pagantic models --catalog` what can be pulled"
+    return f"{did_you_mean(name, names)} {lists}".lstrip()
