@@ -25,12 +25,11 @@ def main() -> None:
     from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
     from services.inference.core.tuning.choosing import untuned, with_given  # noqa: PLC0415
-    from services.inference.wiring.own_model.tuning import given_tuning  # noqa: PLC0415
     from tests.bench.served_file import served_file  # noqa: PLC0415
 
     settings = InferenceSettings()
     types = settings.cache_type
-    tuning = with_given(untuned(threads, is_on_gpu=bool(settings.gpu_layers)), given_tuning(settings))
+    tuning = with_given(untuned(threads, is_on_gpu=bool(settings.gpu_layers)), settings.given_tuning())
     options = EngineOptions(
         threads=threads,
         gpu_layers=settings.gpu_layers,
