@@ -22,15 +22,14 @@ def unwinding() -> Generator[None, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in ENDING}
-    taken = {number: handler for number, handler in before.items() if handler is signal.SIG_DFL}
+    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
         signal.signal(number, _leave)
     try:
         yield
     finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
