@@ -47,7 +47,7 @@ def fail_with(orchestrator, code, message):
 
 def test_chat_streams_the_answer_and_sends_what_was_asked_for(invoke, orchestrator):
     result = invoke("chat", "hi", "--tool", "clock", "--tool-choice", "required", "--max-tokens", "9", "--seed", "3")
-    assert (result.exit_code, result.stdout) == (0, "hel\nhello\n")
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
     (request,) = orchestrator.requests
     assert list(request.tools) == ["clock"]
     assert request.hints.tool_choice.mode == message_pb2.TOOL_CHOICE_MODE_REQUIRED
