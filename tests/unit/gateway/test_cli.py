@@ -59,6 +59,14 @@ def test_chat_as_json_prints_the_response(invoke):
     assert json.loads(result.stdout) == {"request_id": "r1", "content": "hello"}
 
 
+@pytest.mark.parametrize("command", [("chat", "hi"), ("ask", "docs", "hi", "--retriever", "bm25")])
+def test_what_is_asked_for_as_json_has_the_answer_of_the_same_request(invoke, orchestrator, command):
+    for options in ((), ("--json",)):
+        assert invoke(*command, "--request-id", "r", *options).exit_code == 0
+    shown, as_json = orchestrator.requests
+    assert shown == as_json
+
+
 def test_a_conversation_keeps_one_session_until_its_input_ends(invoke, orchestrator):
     assert invoke("chat", "--lines", input="one\n\ntwo\n").exit_code == 0
     assert [request.messages[0].content for request in orchestrator.requests] == ["one", "two"]
