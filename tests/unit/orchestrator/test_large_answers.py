@@ -225,6 +225,11 @@ def test_no_json_object_is_larger_than_what_bounds_it(value):
         assert size <= encoded_bound(response) < size + 500
 
 
+def test_the_kinds_that_a_plan_allows_count():
+    response = Response("r", "s", plan=Plan(policy=PlanPolicy(allowed_kinds=frozenset(["x" * 1000, "y" * 1000]))))
+    assert response_to_proto(response).ByteSize() <= encoded_bound(response)
+
+
 def test_the_bound_of_long_texts_is_close():
     response = Response("r", "s", content="é" * 100_000, reasoning="x" * 100_000)
     size = response_to_proto(response).ByteSize()
