@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answering.answers import note_request_id, stream_answer
+from gateway.cli.answering.answers import note_request_id, stream_answer, wait_for_answer
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, chat_request
@@ -107,7 +107,7 @@ def _check_conversation(**of_one_turn: object) -> None:
 def _answer_once(client: Client, request: execution_pb2.SystemRequest, timeout_s: float, *, as_json: bool) -> None:
     note_request_id(request)
     if as_json:
-        response = client.execute(request)
+        response = wait_for_answer(client, request, timeout_s)
         print_json(response)
     else:
         response = stream_answer(client, request, timeout_s)

@@ -82,9 +82,10 @@ class TextStream:
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._text = ""  # The text begins at the position `_begin`, and goes on with the pieces.
+        self._text = ""  # The text begins at the position `_base`, and goes on with the pieces.
         self._pieces: list[str] = []  # Joining each to the text at once would take the square of its length.
-        self._begin = 0
+        self._base = 0
+        self._begin = 0  # The next window begins here.
         self._out = 0  # The text from this position on is held back.
         self._due = STRIDE
         self._length = 0
@@ -102,17 +103,17 @@ class TextStream:
     @property
     def held(self) -> str:
         """What was added and is not let out."""
-        return self._joined()[self._out - self._begin :]
+        return self._joined()[self._out - self._base :]
 
     def next_window(self) -> Window | None:
         """Return the next part to look at; None while more must come first, and after the last part."""
         if self._out == self._length and self._has_ended:
             return None
         if self._window and self._due <= self._length:
-            return Window(self._joined()[: self._due - self._begin], self._begin)
+            return Window(self._joined()[self._begin - self._base : self._due - self._base], self._begin)
         if not self._has_ended:
             return None
-        return Window(self._joined(), self._begin)
+        return Window(self._joined()[self._begin - self._base :], self._begin)
 
     def settle(self, findings: Sequence[Finding]) -> Redacted:
         """Take the findings in the window that was returned last, and return what may be let out.
@@ -146,9 +147,11 @@ class TextStream:
 
     def _let_out(self, size: int) -> None:
         self._out += size
-        begin = max(self._begin, self._out - self._window)
-        self._text = self._text[begin - self._begin :]
-        self._begin = begin
+        self._begin = max(self._begin, self._out - self._window)
+        done = self._begin - self._base
+        if 2 * done > len(self._text):  # Dropping it each time would take the square of the length of a large piece.
+            self._text = self._text[done:]
+            self._base = self._begin
 
 
 def _word_start(text: str, end: int) -> int:

@@ -229,7 +229,11 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_response_bytes(self) -> int:
-        """Largest response: one message has it together with its request, and with what is known of the execution."""
+        """Largest response: one message has it with what is known of the execution, and with its request if it is kept.
+
+        A response may have half a message in any case. With MAX_REQUEST_BYTES above the other half, GetExecution may
+        have no room for both; Execute and the stream have the response.
+        """
         return max(self.max_message_bytes // 2, self.max_message_bytes - self.max_request_bytes - _ENVELOPE_BYTES)
 
     @property

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import typer
 
+from gateway.cli.answering.endings import unwinding
 from gateway.cli.answering.lost_connections import events_to_end
 from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
@@ -49,11 +50,9 @@ def stream_answer(
         note("the connection was lost; trying again …")
 
     try:
-        with closing(events_to_end(client, request, note_lost, timeout_s)) as events:
+        with unwinding(), closing(events_to_end(client, request, note_lost, timeout_s)) as events:
             response = _show_events(client, writer, events)
-        if response.content not in writer.text:
-            writer.end()
-            writer.write(response.content)
+        _write_rest(writer, response.content)
     finally:
         writer.end()
     _note_parts(response)
@@ -61,6 +60,36 @@ def stream_answer(
         note(describe_outcome(response))
     _note_warnings(response)
     return response
+
+
+def wait_for_answer(
+    client: Client, request: execution_pb2.SystemRequest, timeout_s: float
+) -> execution_pb2.SystemResponse:
+    """Return the response without showing the answer; it is sent as `stream_answer` sends it, so both are one request.
+
+    The answer goes on over lost connections.
+    """
+    response = execution_pb2.SystemResponse()
+
+    def note_lost() -> None:
+        note("the connection was lost; trying again …")
+
+    with unwinding(), closing(events_to_end(client, request, note_lost, timeout_s)) as events:
+        for event in events:
+            if event.HasField("completed"):
+                response = event.completed.response
+            elif event.HasField("approval_requested"):
+                _note_waiting(event.approval_requested.approval)
+    return response
+
+
+def _write_rest(writer: AnswerWriter, content: str) -> None:
+    """Write what of the answer did not come as events, as when it ended while the connection was lost."""
+    if content in writer.text:
+        return
+    if not writer.turn_text or not content.startswith(writer.turn_text):
+        writer.end()
+    writer.write(content[len(writer.turn_text) :])
 
 
 def _show_events(
@@ -79,6 +108,14 @@ def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.Execution
     match event.WhichOneof("event"):
         case "content_delta":
             writer.write(event.content_delta.text)
+        case "inference_start":
+            writer.begin_turn()
+        case "inference_end":
+            writer.is_turn_over = True
+        case "resumed" if writer.turn_text and not writer.is_turn_over:
+            # The inference that was interrupted begins anew, with other words perhaps.
+            writer.end()
+            note("the orchestrator has resumed the request; the answer begins again")
         case "attempt_discarded" if writer.text:
             writer.end()
             discarded = event.attempt_discarded
@@ -168,7 +205,11 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text to stdout in pieces; on a terminal it is wrapped between words."""
+    """Writes text to stdout in pieces; on a terminal it is wrapped between words.
+
+    Attributes:
+        is_turn_over: Whether the model's turn has ended, so that nothing begins it anew.
+    """
 
     def __init__(self) -> None:
         self._wrap: WordWrap | None = None
@@ -176,11 +217,23 @@ class AnswerWriter:
             self._wrap = WordWrap(shutil.get_terminal_size().columns)
         self._is_at_start = True
         self._pieces: list[str] = []
+        self._turn_start = 0
+        self.is_turn_over = False
 
     @property
     def text(self) -> str:
         """The text since the last `end`."""
         return "".join(self._pieces)
+
+    @property
+    def turn_text(self) -> str:
+        """The text of the model's turn, or what of it came after the last `end`."""
+        return "".join(self._pieces[self._turn_start :])
+
+    def begin_turn(self) -> None:
+        """Say that the text of another turn of the model comes."""
+        self._turn_start = len(self._pieces)
+        self.is_turn_over = False
 
     def write(self, text: str) -> None:
         """Write the next piece."""
@@ -198,6 +251,7 @@ class AnswerWriter:
         """Begin a new line and forget the text."""
         self.end_line()
         self._pieces.clear()
+        self._turn_start = 0
 
     def _put(self, text: str) -> None:
         if self._wrap:

@@ -10,11 +10,13 @@ from typing import Final
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.requests import timeout_of
-from pagantic_common.domain.errors import DeadlineExceeded, PaganticError, Unavailable
+from pagantic_common.domain.errors import DeadlineExceeded, Overloaded, PaganticError, Unavailable
 
 FIRST_WAIT_S: Final = 0.2
 MAX_WAIT_S: Final = 2.0
 PATIENCE_S: Final = 120.0
+MAX_STATED_WAIT_S: Final = 30.0
+CANCEL_S: Final = 5.0
 
 
 class LostConnection:
@@ -31,7 +33,10 @@ class LostConnection:
         self._wait_s = FIRST_WAIT_S
 
     def next_wait_s(self, failure: PaganticError) -> float:
-        """Return how long to wait until the next try; raises the failure where the patience is over."""
+        """Return how long to wait until the next try; raises the failure where the patience is over.
+
+        An orchestrator that is overloaded states how long it wants to be left alone.
+        """
         now_s = time.monotonic()
         if self._since_s is None:
             self._since_s = now_s
@@ -39,6 +44,8 @@ class LostConnection:
             raise failure
         wait_s = self._wait_s
         self._wait_s = min(2 * wait_s, MAX_WAIT_S)
+        if isinstance(failure, Overloaded):
+            return max(wait_s, min(failure.retry_after_s or 0.0, MAX_STATED_WAIT_S))
         return wait_s
 
 
@@ -52,8 +59,9 @@ def events_to_end(
 ) -> Generator[event_pb2.ExecutionEvent, None, None]:
     """Run a request in the background, and yield its events over all connections; the last is `completed`.
 
-    No text comes twice. Leaving before the end cancels the execution. Raises the PaganticError of a request of which no
-    event came, of a time that is up, and of a connection that is lost for longer than the patience.
+    No text comes twice. Leaving before the end cancels the execution, also one that may have begun although no event
+    of it came. Raises the PaganticError of a request of which no event came, of a time that is up, and of a connection
+    that is lost for longer than the patience.
 
     Args:
         client: The client.
@@ -104,26 +112,29 @@ class _Reading:
         try:
             with closing(self._opened()) as events:
                 yield from self._new(events)
-        except Unavailable as error:
-            self.failure = error
         except PaganticError as error:
-            self._note_refusal(error)
-            raise
+            self._note_failure(error)
         if not (self.has_ended or self.failure):
             self.failure = Unavailable("the stream ended before its execution")
         if self.failure is not None and not self._sequence:
-            self._note_refusal(self.failure)
             raise self.failure
 
     def stop(self) -> None:
-        """Cancel the execution, unless it has ended."""
+        """Cancel the execution, unless it has ended; in a few seconds at most, for no connection may be there."""
         if not self.has_ended:
             with suppress(PaganticError):
-                self._client.cancel(self._request.request_id)
+                self._client.cancel(self._request.request_id, timeout_s=CANCEL_S)
 
-    def _note_refusal(self, error: PaganticError) -> None:
-        """Note that nothing runs if a request failed before its first event; one that was only too slow may run."""
+    def _note_failure(self, error: PaganticError) -> None:
+        """Note how the connection was lost; raises a failure of another kind.
+
+        Before the first event, a refusal says that nothing runs. A call that was lost or late may have begun something.
+        """
+        if isinstance(error, Unavailable) or (self._sequence and isinstance(error, Overloaded)):
+            self.failure = error
+            return
         self.has_ended = not (self._sequence or isinstance(error, DeadlineExceeded))
+        raise error
 
     def _opened(self) -> Generator[event_pb2.ExecutionEvent, None, None]:
         if self._sequence:
@@ -145,3 +156,5 @@ class _Reading:
                 self._text_size = known = 0
             self.has_ended = event.HasField("completed")
             yield event
+            if self.has_ended:  # What breaks now was not lost.
+                return

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
-from gateway.cli.answering.answers import note_request_id, stream_answer
+from gateway.cli.answering.answers import note_request_id, stream_answer, wait_for_answer
 from gateway.cli.output import UsageError, check_response, note, print_json, reporting_errors, say
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, ask_request
@@ -99,7 +99,7 @@ def ask(
         )
         note_request_id(request)
         if as_json:
-            response = client.execute(request)
+            response = wait_for_answer(client, request, timeout)
             print_json(response)
         else:
             response = stream_answer(client, request, timeout)

@@ -10,7 +10,7 @@ from gateway.cli.answering.lost_connections import PATIENCE_S, LostConnection
 from gateway.tui.work.answer import Answer
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import DeadlineExceeded, PaganticError, Unavailable
+from pagantic_common.domain.errors import DeadlineExceeded, Overloaded, PaganticError, Unavailable
 
 
 async def follow_to_end(
@@ -39,7 +39,7 @@ async def follow_to_end(
         begun = answer.version
         try:
             await _read(_open(client, answer, request), answer, on_change, is_again=is_again)
-        except (Unavailable, DeadlineExceeded) as error:
+        except (Unavailable, Overloaded, DeadlineExceeded) as error:
             failure: PaganticError = error
         else:
             failure = Unavailable("the stream ended before its execution")
@@ -50,7 +50,7 @@ async def follow_to_end(
         if answer.version > begun:
             lost.is_back()
         is_again = True
-        if isinstance(failure, Unavailable):
+        if not isinstance(failure, DeadlineExceeded):
             on_change(True)
             await asyncio.sleep(lost.next_wait_s(failure))
 

@@ -43,10 +43,17 @@ class Executions(Approvals):
         request = pb.GetExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().GetExecution, request)).execution
 
-    async def cancel(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Cancel an execution and return the state it ended in; raises NotFound."""
+    async def cancel(
+        self, request_id: str, *, timeout_s: float | None = None
+    ) -> execution_pb2.LifecycleState.ValueType:
+        """Cancel an execution and return the state it ended in; raises NotFound.
+
+        Args:
+            request_id: The execution.
+            timeout_s: Longest time of the call, seconds; None is the client's.
+        """
         request = pb.CancelExecutionRequest(request_id=request_id)
-        return (await self._call(self._stub().CancelExecution, request)).state
+        return (await self._call(self._stub().CancelExecution, request, timeout_s)).state
 
     async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
         """Resume an interrupted execution; returns the state from which it continues.

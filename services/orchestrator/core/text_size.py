@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from pagantic_common.domain.text.json_text import dump_json
+
 
 def text_size(value: Any) -> int:
     """Return the characters of all texts in a value: of dataclasses, tuples, lists and dicts, however nested."""
@@ -27,7 +29,6 @@ def text_size(value: Any) -> int:
 _TAG_BYTES = 2  # of a field
 _LENGTH_BYTES = 4  # of a text or a message below 256 MiB
 _NUMBER_BYTES = 16  # a float, an enum or a moment
-_JSON_ESCAPE = 6  # bytes of \u0000, the longest form of a character in JSON
 
 
 def encoded_bound(value: Any) -> int:
@@ -35,11 +36,10 @@ def encoded_bound(value: Any) -> int:
     kind: Any = type(value)
     if kind in _LEAVES:
         return _LEAVES[kind](value)
-    if kind is tuple or kind is list:
+    if kind is tuple or kind is list or kind is frozenset:
         return sum(map(encoded_bound, value))
     if isinstance(value, Mapping):
-        inside = sum(encoded_bound(key) + encoded_bound(one) for key, one in value.items())
-        return _TAG_BYTES + _LENGTH_BYTES + _JSON_ESCAPE * inside
+        return _TAG_BYTES + _LENGTH_BYTES + byte_size(dump_json(dict(value)))
     fields = _fields_of(kind)
     if not fields:
         return _TAG_BYTES + _NUMBER_BYTES

@@ -16,10 +16,12 @@ from tests.support.orchestrator_app import ended, orchestrator
 from tests.support.relay import relaying
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
+TIME_S = "5"  # A busy machine has begun the answer in this time.
 PIECES = [f"piece {number}, " for number in range(6)]
 # A run of the tests in the background ignores SIGINT, and so would what it starts.
 PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "from gateway.completion.entry import main; main()"
 )
 
@@ -109,7 +111,8 @@ async def test_an_answer_whose_connection_is_lost_twice_is_whole_and_has_nothing
     assert (chat.out, code) == ("".join(PIECES) + "\n", 0)
 
 
-async def test_ctrl_c_stops_the_answer_though_it_runs_in_the_background(tmp_path, chatting):
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_stops_the_answer_though_it_runs_in_the_background(tmp_path, chatting, number, exit_code):
     inference = Paced()
     async with (
         orchestrator(tmp_path, scripted_services(inference)) as stub,
@@ -117,11 +120,11 @@ async def test_ctrl_c_stops_the_answer_though_it_runs_in_the_background(tmp_path
     ):
         inference.go_on(1)
         await chat.until(lambda it: "piece 0" in it.out)
-        chat.process.send_signal(signal.SIGINT)
+        chat.process.send_signal(number)
         code = await chat.end()
         execution = await ended(stub, "r")
         kept = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
-    assert code == 130
+    assert code == exit_code
     assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
     assert [(message.content, message.cut) for message in kept.session.messages] == [("hi", False), (PIECES[0], True)]
 
@@ -130,7 +133,7 @@ async def test_an_answer_whose_time_is_up_ends_though_it_runs_in_the_background(
     inference = Paced()
     async with (
         orchestrator(tmp_path, scripted_services(inference)) as stub,
-        chatting("--timeout", "1", address=stub.address) as chat,
+        chatting("--timeout", TIME_S, address=stub.address) as chat,
     ):
         inference.go_on(1)
         code = await chat.end()

@@ -232,6 +232,18 @@ async def test_no_character_is_cut_in_two_and_reasoning_counts_too():
     assert (whole.content, whole.finish_reason, whole.max_bytes) == ("éb", FinishReason.STOP, 0)
 
 
+async def test_an_answer_or_a_candidate_that_was_cut_does_not_go_on_after_a_gap():
+    parts = [delta("abcd", 1, 0), delta("é", 2, 0), delta("x", 3, 0)]
+    command = Sample(INFER.messages, "", True, Voting(n=1), 0.7, None)
+    found = await outputs(
+        [STARTED, *parts, end(0), COMPLETED], lambda port: port.sample(command, Hints()), max_answer_bytes=5
+    )
+    output = found[1].output
+    assert (output.content, output.finish_reason, output.max_bytes) == ("abcd", FinishReason.LENGTH, 5)
+    output = await said([STARTED, delta("x", reasoning="abcdé"), end(), COMPLETED], 5)
+    assert (output.reasoning, output.content) == ("abcd", "")
+
+
 async def test_log_probabilities_count_and_spell_what_is_left():
     token = generation_pb2.TokenLogprob(token=4, piece=b"ab", logprob=-0.5)
     responses = [STARTED, *(delta("ab", count, logprobs=[token]) for count in (1, 2, 3)), end(), COMPLETED]
@@ -262,13 +274,13 @@ async def test_of_a_candidate_that_is_too_large_the_rest_is_left_out_and_the_oth
     assert (second.content, second.finish_reason) == ("ab", FinishReason.STOP)
 
 
-def test_one_message_carries_a_response_with_its_request_whatever_the_settings():
+def test_one_message_carries_a_response_and_with_a_request_of_at_most_half_a_message_both():
     for message_bytes, request_bytes in ((4 * MIB, MIB), (4 * MIB, 16 * MIB), (64 * MIB, MIB), (1024, 1024)):
         settings = OrchestratorSettings(max_message_bytes=message_bytes, max_request_bytes=request_bytes)
         assert settings.max_answer_bytes <= settings.max_response_bytes <= settings.max_message_bytes
+        is_room_for_both = settings.max_response_bytes + settings.max_request_bytes < settings.max_message_bytes
+        assert is_room_for_both == (2 * request_bytes < message_bytes)
     assert settings.max_answer_bytes == 512
-    settings = OrchestratorSettings()
-    assert settings.max_response_bytes + settings.max_request_bytes < settings.max_message_bytes
 
 
 async def test_over_http_an_answer_that_is_too_large_ends_as_one_that_was_cut(tmp_path):

@@ -48,7 +48,7 @@ def fail_with(orchestrator, code, message):
 
 def test_chat_streams_the_answer_and_sends_what_was_asked_for(invoke, orchestrator):
     result = invoke("chat", "hi", "--tool", "clock", "--tool-choice", "required", "--max-tokens", "9", "--seed", "3")
-    assert (result.exit_code, result.stdout) == (0, "hel\nhello\n")
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
     (request,) = orchestrator.requests
     assert list(request.tools) == ["clock"]
     assert request.hints.tool_choice.mode == message_pb2.TOOL_CHOICE_MODE_REQUIRED
@@ -58,6 +58,14 @@ def test_chat_streams_the_answer_and_sends_what_was_asked_for(invoke, orchestrat
 def test_chat_as_json_prints_the_response(invoke):
     result = invoke("chat", "hi", "--json")
     assert json.loads(result.stdout) == {"request_id": "r1", "content": "hello"}
+
+
+@pytest.mark.parametrize("command", [("chat", "hi"), ("ask", "docs", "hi", "--retriever", "bm25")])
+def test_what_is_asked_for_as_json_has_the_answer_of_the_same_request(invoke, orchestrator, command):
+    for options in ((), ("--json",)):
+        assert invoke(*command, "--request-id", "r", *options).exit_code == 0
+    shown, as_json = orchestrator.requests
+    assert shown == as_json
 
 
 def test_a_conversation_keeps_one_session_until_its_input_ends(invoke, orchestrator):

@@ -5,7 +5,7 @@ import pytest
 from gateway.cli.answering import lost_connections
 from gateway.cli.answering.lost_connections import events_to_end
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, NotFound, Unavailable
+from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, NotFound, Overloaded, Unavailable
 
 
 class ScriptedClient:
@@ -24,7 +24,8 @@ class ScriptedClient:
         self.calls.append(f"follow {request_id} after {after_sequence}")
         return self._next()
 
-    def cancel(self, request_id):
+    def cancel(self, request_id, *, timeout_s):
+        assert timeout_s < 10, "who leaves does not wait for a network that is away"
         self.calls.append(f"cancel {request_id}")
         raise NotFound("it has ended")
 
@@ -100,8 +101,9 @@ def test_a_request_keeps_the_time_that_it_states():
 @pytest.mark.parametrize(
     ("failure", "calls"),
     [
-        (LOST, ["stream"]),
         (InvalidRequest("no"), ["stream"]),
+        (Overloaded("full"), ["stream"]),
+        (LOST, ["stream", "cancel r"]),
         (DeadlineExceeded("late"), ["stream", "cancel r"]),
     ],
 )
@@ -110,6 +112,23 @@ def test_a_request_that_nobody_took_fails_at_once_and_one_that_may_run_is_stoppe
     with pytest.raises(type(failure)):
         read(client)
     assert client.calls == calls
+
+
+def test_an_orchestrator_that_is_overloaded_when_the_connection_is_back_is_left_alone_as_long_as_it_says(monkeypatch):
+    waits = []
+    monkeypatch.setattr(lost_connections.time, "sleep", waits.append)
+    full = [Overloaded("full", retry_after_s=after_s) for after_s in (7.0, 1e9, None)]
+    client = ScriptedClient([state(1), LOST], *([error] for error in full), [end(2, "")])
+    assert read(client) == ("", 1)
+    assert "cancel r" not in client.calls
+    assert waits[1:3] == [7.0, lost_connections.MAX_STATED_WAIT_S]
+    assert waits[0] < waits[3] < 1
+
+
+def test_a_stream_that_breaks_after_the_end_was_not_lost():
+    client = ScriptedClient([state(1), end(2, ""), LOST])
+    assert read(client) == ("", 0)
+    assert client.calls == ["stream"]
 
 
 def test_a_connection_that_stays_lost_fails_and_the_execution_is_stopped():

@@ -6,7 +6,7 @@ from gateway.cli.answering import lost_connections
 from gateway.tui.work.answer import Answer
 from gateway.tui.work.following import follow_to_end
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.domain.errors import DeadlineExceeded, NotFound, Unavailable
+from pagantic_common.domain.errors import DeadlineExceeded, NotFound, Overloaded, Unavailable
 from pagantic_common.rpc.status import Unreachable
 
 REQUEST = execution_pb2.SystemRequest(request_id="r")
@@ -81,6 +81,13 @@ async def test_a_call_whose_own_deadline_passed_has_not_lost_its_connection():
     _, changes = await follow(client)
     assert client.calls == ["stream", "follow r after 1"]
     assert changes == [False, False, False]
+
+
+async def test_an_orchestrator_that_is_overloaded_when_the_connection_is_back_is_asked_again():
+    client = ScriptedClient([state(1), Unavailable("lost")], [Overloaded("full")], [end(2, "done")])
+    answer, changes = await follow(client)
+    assert answer.text == "done"
+    assert changes == [False, True, True, False]
 
 
 async def test_a_stream_that_ends_early_is_followed():

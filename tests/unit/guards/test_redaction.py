@@ -149,3 +149,17 @@ def test_merged_findings_are_in_order_within_the_text_and_apart(spans, size):
     assert all(left.end <= right.start for left, right in itertools.pairwise(merged))
     covered = {place for start, end in spans for place in range(max(0, start), min(size, end))}
     assert {place for one in merged for place in range(one.start, one.end)} == covered
+
+
+def test_a_large_piece_is_not_copied_for_each_window_of_it():
+    guard, text = PERSONAL_GUARD, "some words " * 2000
+    through = TextStream(guard.traits.window)
+    through.add(text)
+    out, copied = [], 0
+    while (seen := through.next_window()) is not None:
+        before = through._text
+        out.append(through.settle(guard.find(seen.text, seen.start)).text)
+        if through._text is not before:
+            copied += len(through._text)
+    assert copied <= len(text)
+    assert "".join(out) + through.held == text

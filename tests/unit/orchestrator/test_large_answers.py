@@ -1,23 +1,36 @@
 """Answers that are long: what is kept of them as they stream, and what of a response can be sent."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.app.effects.guarding.held_text import Said
+from services.orchestrator.app.effects.guarding.answering import OutputGuards
+from services.orchestrator.app.effects.guarding.held_text import MAX_DELTA
 from services.orchestrator.app.running.response_size import sendable
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution.commands import Finish, Infer
 from services.orchestrator.core.execution.inputs import Failed, Inferred
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.progress import InferenceProgress
 from services.orchestrator.core.execution.truncation import raised_limit, truncation_of
+from services.orchestrator.core.model.plan import (
+    MAX_STEP_TIMEOUT_S,
+    CallResult,
+    Plan,
+    PlanPolicy,
+    Step,
+    StepResult,
+    Value,
+    ValueKind,
+)
+from services.orchestrator.core.model.policies.retry import MAX_BACKOFF_S, RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import (
@@ -79,10 +92,34 @@ def test_a_text_that_is_not_streamed_is_not_kept_but_what_it_cost_is():
     assert progress.said is None
 
 
-def test_the_guards_keep_pieces(pieces):
-    said = Said([])
-    said.raw += pieces
-    assert said.raw == pieces
+async def guarded(*pieces):
+    """Return what guards let pass of pieces, in a deployment without guards."""
+
+    async def given():
+        for piece in pieces:
+            yield piece
+
+    scope = SimpleNamespace(services=SimpleNamespace(guards=None))
+    guards = OutputGuards(CHAT, Infer(CHAT.messages, (), ToolChoice(), "", None), scope)
+    return [piece async for piece in guards.guarded(given())]
+
+
+async def test_the_guards_copy_no_text_for_each_piece_of_it(pieces):
+    output = InferenceOutput("".join(pieces), FinishReason.STOP)
+    passed = await guarded(*(InferenceDelta(piece, piece, USAGE) for piece in pieces), output)
+    assert [one.content for one in passed[:-2]] == pieces
+    assert passed[-1] == output
+    assert Piece.copied == 0
+
+
+async def test_what_the_guards_let_out_at_once_comes_in_parts_that_can_be_sent():
+    content, reasoning = "é" * (2 * MAX_DELTA + 1), "x" * MAX_DELTA
+    *passed, _nothing, _output = await guarded(
+        InferenceDelta(content, reasoning, USAGE), InferenceOutput(content, FinishReason.STOP, reasoning=reasoning)
+    )
+    assert "".join(one.content for one in passed) == content
+    assert "".join(one.reasoning for one in passed) == reasoning
+    assert max(len(one.content) + len(one.reasoning) for one in passed) == MAX_DELTA
 
 
 TEXTS = st.text(max_size=300).map(lambda text: text.encode(errors="replace").decode())
@@ -97,7 +134,57 @@ FAILURES = st.builds(
     Failure,
     st.sampled_from(ErrorCode),
     TEXTS,
-    details=st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS, max_size=3), max_size=3),
+    details=st.dictionaries(TEXTS, st.deferred(lambda: JSON_VALUES), max_size=3),
+)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inside: st.lists(inside, max_size=30) | st.dictionaries(TEXTS, inside, max_size=3),
+    max_leaves=60,
+)
+DURATIONS = st.floats(0, MAX_STEP_TIMEOUT_S, exclude_min=True)
+VALUES = st.builds(
+    Value,
+    st.sampled_from([ValueKind.TEXT, ValueKind.RAW_JSON]),
+    TEXTS,
+) | st.builds(
+    Value,
+    st.just(ValueKind.TOOL_RESULTS),
+    results=st.lists(st.builds(CallResult, TEXTS, TEXTS, TEXTS, st.booleans()), max_size=3).map(tuple),
+)
+STEPS = st.builds(
+    Step,
+    TEXTS,
+    TEXTS,
+    st.dictionaries(TEXTS, JSON_VALUES, max_size=3),
+    st.none() | VALUES,
+    st.lists(TEXTS, max_size=3).map(tuple),
+    max_retries=st.none() | st.integers(0, 10),
+    timeout_s=st.none() | DURATIONS,
+    retry=st.none() | st.builds(RetryPolicy, st.integers(0, 10), st.floats(0, MAX_BACKOFF_S), st.booleans()),
+)
+PLANS = st.builds(
+    Plan,
+    st.lists(STEPS, max_size=3).map(tuple),
+    st.builds(
+        PlanPolicy,
+        allowed_kinds=st.none() | st.frozensets(TEXTS, max_size=3),
+        require_linear=st.booleans(),
+        timeout_per_step_s=st.none() | DURATIONS,
+    ),
+)
+USAGES = st.builds(
+    TokenUsage, *(st.integers(0, 2**31 - 1) for _ in range(6)), decode_seconds=st.floats(0, 1e6, allow_nan=False)
+)
+RESULTS = st.builds(
+    StepResult,
+    TEXTS,
+    TEXTS,
+    st.none() | VALUES,
+    st.none() | FAILURES,
+    st.integers(1, 100),
+    st.floats(0, MAX_STEP_TIMEOUT_S),
+    USAGES,
+    st.lists(st.builds(ResponseWarning, TEXTS, TEXTS), max_size=3).map(tuple),
 )
 RESPONSES = st.builds(
     Response,
@@ -118,14 +205,28 @@ RESPONSES = st.builds(
     reasoning=TEXTS,
     warnings=st.lists(st.builds(ResponseWarning, TEXTS, TEXTS), max_size=3).map(tuple),
     logprobs=LOGPROBS,
-    usage=st.builds(
-        TokenUsage, *(st.integers(0, 2**31 - 1) for _ in range(6)), decode_seconds=st.floats(0, 1e6, allow_nan=False)
-    ),
+    usage=USAGES,
+    plan=st.none() | PLANS,
+    step_results=st.lists(RESULTS, max_size=3).map(tuple),
 )
 
 
 @given(RESPONSES)
 def test_no_response_is_larger_than_what_bounds_it(response):
+    assert response_to_proto(response).ByteSize() <= encoded_bound(response)
+
+
+@pytest.mark.parametrize("value", [[None] * 1000, [[]] * 1000, [{}] * 1000, [-0.1234567890123456] * 1000])
+def test_no_json_object_is_larger_than_what_bounds_it(value):
+    failure = failure_of(ErrorCode.CONFIG_INVALID, "no", details={"a": value})
+    plan = Plan((Step("s", "tool", {"a": value}),))
+    for response in (Response("r", "s", failure=failure), Response("r", "s", plan=plan)):
+        size = response_to_proto(response).ByteSize()
+        assert size <= encoded_bound(response) < size + 500
+
+
+def test_the_kinds_that_a_plan_allows_count():
+    response = Response("r", "s", plan=Plan(policy=PlanPolicy(allowed_kinds=frozenset(["x" * 1000, "y" * 1000]))))
     assert response_to_proto(response).ByteSize() <= encoded_bound(response)
 
 
@@ -147,15 +248,17 @@ def test_a_response_that_fits_is_left_as_it_is():
 
 def test_a_response_that_is_too_large_is_a_failure_that_says_what_to_do_and_keeps_what_it_cost():
     run, said = asked(), "x" * 2000
-    happened = Inferred(InferenceOutput(said, FinishReason.STOP, usage=USAGE))
+    happened = Inferred(InferenceOutput(said, FinishReason.STOP, usage=USAGE, model="small"))
     outcome, instead = sendable(run, happened, machine.step(run, happened), 1000)
     response = outcome.command.response
     assert (response.failure.code, response.failure.retryable) == (ErrorCode.INFERENCE_OUTPUT_TRUNCATED, False)
     assert "at most 1000 can be sent (MAX_MESSAGE_BYTES): ask for less" in response.failure.message
     assert (response.usage, response.content) == (USAGE, "")
+    assert outcome.run.model == "small", "the usage counts for the model that was used"
     assert [one.target for one in outcome.transitions] == [State.ERROR]
     assert isinstance(instead, Failed)
-    assert machine.step(run, instead).run.state is State.ERROR, "whoever replays the journal finds the same end"
+    again = machine.step(run, instead).run
+    assert (again.state, again.model) == (State.ERROR, "small"), "whoever replays the journal finds the same end"
 
 
 def test_a_failure_whose_response_is_too_large_stays_that_failure():

@@ -29,7 +29,10 @@ OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference
 
 @dataclass(slots=True)
 class _Answer:
-    """The output of one candidate so far, which may have `max_bytes` in all; beyond them it `is_cut`."""
+    """The output of one candidate so far, which may have `max_bytes` in all; beyond them it `is_cut`, and gets no more.
+
+    Otherwise it would go on after a gap, with the next piece that is short enough.
+    """
 
     max_bytes: int
     contents: list[str] = field(default_factory=list)
@@ -65,12 +68,13 @@ class _Answer:
         content, reasoning = delta.content, delta.reasoning
         logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
         self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
-        left = self.max_bytes - self.size - self.call_size
+        left = 0 if self.is_cut else self.max_bytes - self.size - self.call_size
         self.is_cut = self.is_cut or byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > left
         if self.is_cut:
             left = 0 if logprobs else left
-            reasoning = _beginning(reasoning, left)
-            content, logprobs = _beginning(content, left - byte_size(reasoning)), []
+            left -= byte_size(reasoning)
+            reasoning = _beginning(reasoning, left + byte_size(reasoning))
+            content, logprobs = _beginning(content, left), []
         self.size += byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs)
         self.contents.append(content)
         self.reasonings.append(reasoning)

@@ -9,7 +9,7 @@ from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish
 from services.orchestrator.core.execution.inputs import Failed, Input, usage_of
 from services.orchestrator.core.execution.run import Outcome, Run
-from services.orchestrator.core.model.response import Response
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.core.text_size import encoded_bound
 
 
@@ -17,7 +17,8 @@ def sendable(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tup
     """Return the outcome of an input and the input, or those of a failure where the response is too large.
 
     A message that is too large to be sent would break the stream at its end, and again whenever somebody asks for the
-    response. So the execution fails instead, with a response without texts; its other events have them.
+    response. So the execution fails instead, with a response without texts. Where the request is kept, ListSteps has
+    what earlier steps gave; otherwise the texts are not kept.
     """
     finish = outcome.command
     if not isinstance(finish, Finish):
@@ -28,7 +29,8 @@ def sendable(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tup
     failure = finish.response.failure
     if failure is None:
         failure = _too_large(size, max_bytes)
-        happened = Failed(failure, usage=usage_of(happened))
+        stopped = InferenceOutput("", FinishReason.ERROR, model=outcome.run.model)  # Its usage counts for this model.
+        happened = Failed(failure, usage=usage_of(happened), output=stopped)
         outcome = machine.step(run, happened)
     turn = outcome.command.turn if isinstance(outcome.command, Finish) else ()
     bare = Finish(_bare(finish.response, failure), turn)
@@ -38,7 +40,7 @@ def sendable(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tup
 def _too_large(size: int, max_bytes: int) -> Failure:
     message = (
         f"the response has up to {size} bytes, at most {max_bytes} can be sent (MAX_MESSAGE_BYTES): ask for less, with "
-        "fewer steps, candidates or tool calls; the timeline has what happened"
+        "fewer steps, candidates or tool calls; with keep_request, ListSteps has what each earlier step gave"
     )
     return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, message, details={"max_bytes": max_bytes})
 

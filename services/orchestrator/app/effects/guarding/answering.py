@@ -10,7 +10,7 @@ from pagantic_common.guards.plugin import GuardStage
 from pagantic_common.guards.redaction import Redacted, TooLongFindingError
 from services.orchestrator.app.effects.guarding.calls import check_calls
 from services.orchestrator.app.effects.guarding.checking import check_texts, guards_of
-from services.orchestrator.app.effects.guarding.held_text import Link, Said
+from services.orchestrator.app.effects.guarding.held_text import Link, Said, parts_of
 from services.orchestrator.app.effects.guarding.looking import (
     GuardFailedError,
     blocked,
@@ -55,7 +55,8 @@ class OutputGuards:
                 async for last in self._last(piece):
                     yield last
             elif self._command.is_streamed:
-                yield await self._passing(piece)
+                for part in parts_of(await self._passing(piece)):
+                    yield part
             else:
                 yield replace(piece, tool_calls=())
 
@@ -71,7 +72,9 @@ class OutputGuards:
                 content = await self._feed(self._content, is_end=True)
                 reasoning = await self._feed(self._reasoning, is_end=True)
                 await self._tell_redactions()
-                yield InferenceDelta(content, reasoning, output.usage, output.model, output.seed)
+                held = InferenceDelta(content, reasoning, output.usage, output.model, output.seed)
+                for part in parts_of(held):
+                    yield part
             left = await self._whole(output)
         except PermissionDenied:
             said = self._scope.inference.said or InferenceOutput("", FinishReason.ERROR)
@@ -116,7 +119,7 @@ class OutputGuards:
         link.stream.add(text)
         if is_end:
             link.stream.end()
-        passed = ""
+        passed: list[str] = []
         while (window := link.stream.next_window()) is not None:
             try:
                 (findings,) = await look(link.rule, [link.seen(window)], self._request, self._scope)
@@ -124,11 +127,11 @@ class OutputGuards:
             except (GuardFailedError, TooLongFindingError):
                 await self._note(link.tally.report(outcome_of_failure(link.rule)))
                 link.is_open = True
-                return passed + link.stream.held
+                return "".join([*passed, link.stream.held])
             link.tally.add(redacted.kinds)
             await self._block_if_found(link, redacted)
-            passed += redacted.text
-        return passed
+            passed.append(redacted.text)
+        return "".join(passed)
 
     async def _block_if_found(self, link: Link, redacted: Redacted) -> None:
         if link.rule.action is GuardAction.BLOCK and (redacted.kinds or redacted.held):

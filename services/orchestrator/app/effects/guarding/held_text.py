@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pagantic_common.guards.plugin import GuardStage
 from pagantic_common.guards.redaction import TextStream, Window
 from services.orchestrator.core.guards.rules import GuardRule, Tally
+from services.orchestrator.core.model.response import InferenceDelta
 
+MAX_DELTA: Final = 256 * 1024  # characters, up to four bytes each: a message has room for them
 _ESCAPE = re.compile(r"\\[nrtbf\"/\\]")
 
 
@@ -36,3 +40,14 @@ class Said:
     links: list[Link]
     raw: list[str] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
+
+
+def parts_of(delta: InferenceDelta) -> Iterator[InferenceDelta]:
+    """Yield a delta in parts that can be sent: guards let out at once what they held, and marks make it longer."""
+    if len(delta.content) + len(delta.reasoning) <= MAX_DELTA:
+        yield delta
+        return
+    for start in range(0, len(delta.reasoning), MAX_DELTA):
+        yield replace(delta, content="", reasoning=delta.reasoning[start : start + MAX_DELTA])
+    for start in range(0, len(delta.content), MAX_DELTA):
+        yield replace(delta, content=delta.content[start : start + MAX_DELTA], reasoning="")
