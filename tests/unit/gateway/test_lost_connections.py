@@ -4,56 +4,23 @@ import pytest
 
 from gateway.cli.answering import lost_connections
 from gateway.cli.answering.lost_connections import events_to_end
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import DeadlineExceeded, InvalidRequest, NotFound, Overloaded, Unavailable
+from tests.unit.gateway.scripted_streams import ScriptedStreams, end, state, text
 
 
-class ScriptedClient:
-    """Gives streams in turn; a stream is its events, and the error in which it ends."""
-
-    def __init__(self, *streams):
-        self.streams = list(streams)
-        self.calls = []
-
-    def stream(self, request):
-        self.calls.append("stream")
-        self.request = request
-        return self._next()
-
-    def follow(self, request_id, *, after_sequence):
-        self.calls.append(f"follow {request_id} after {after_sequence}")
-        return self._next()
+class ScriptedClient(ScriptedStreams):
+    """Also takes the cancel of an execution that has ended."""
 
     def cancel(self, request_id, *, timeout_s):
         assert timeout_s < 10, "who leaves does not wait for a network that is away"
         self.calls.append(f"cancel {request_id}")
         raise NotFound("it has ended")
 
-    def _next(self):
-        for item in self.streams.pop(0) if len(self.streams) > 1 else self.streams[0]:
-            if isinstance(item, Exception):
-                raise item
-            event = event_pb2.ExecutionEvent()
-            event.CopyFrom(item)
-            yield event
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(lost_connections, "FIRST_WAIT_S", 0.001)
-
-
-def state(sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, transition=event_pb2.LifecycleTransition())
-
-
-def text(words, sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, content_delta=event_pb2.ContentDelta(text=words))
-
-
-def end(sequence, content):
-    response = execution_pb2.SystemResponse(content=content)
-    return event_pb2.ExecutionEvent(sequence=sequence, completed=event_pb2.Completed(response=response))
 
 
 LOST = Unavailable("the connection was lost")

@@ -5,51 +5,25 @@ import pytest
 from gateway.cli.answering import lost_connections
 from gateway.tui.work.answer import Answer
 from gateway.tui.work.following import follow_to_end
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import DeadlineExceeded, NotFound, Overloaded, Unavailable
 from pagantic_common.rpc.status import Unreachable
+from tests.unit.gateway.scripted_streams import ScriptedStreams, end, state, text
 
 REQUEST = execution_pb2.SystemRequest(request_id="r")
 
 
-class ScriptedClient:
-    """Gives streams in turn; a stream is its events, and the error in which it ends."""
+class ScriptedClient(ScriptedStreams):
+    """Gives its streams asynchronously."""
 
-    def __init__(self, *streams):
-        self.streams = list(streams)
-        self.calls = []
-
-    def stream(self, request):
-        self.calls.append("stream")
-        return self._next()
-
-    def follow(self, request_id, *, after_sequence):
-        self.calls.append(f"follow {request_id} after {after_sequence}")
-        return self._next()
-
-    async def _next(self):
-        for item in self.streams.pop(0) if len(self.streams) > 1 else self.streams[0]:
-            if isinstance(item, Exception):
-                raise item
-            yield item
+    async def open_next(self):
+        for event in super().open_next():
+            yield event
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(lost_connections, "FIRST_WAIT_S", 0.001)
-
-
-def state(sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, transition=event_pb2.LifecycleTransition())
-
-
-def text(words, sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, content_delta=event_pb2.ContentDelta(text=words))
-
-
-def end(sequence, content):
-    response = execution_pb2.SystemResponse(content=content)
-    return event_pb2.ExecutionEvent(sequence=sequence, completed=event_pb2.Completed(response=response))
 
 
 async def follow(client, request=REQUEST, **options):
