@@ -1,5 +1,6 @@
 """Executions in the console: the list, the picture of one beside its timeline in words, and replays."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,15 @@ WORLDS = {
     "a vote": (with_votes, VOTE),
     "tools and a retry": (with_retries, STRUCTURED),
 }
+
+
+class SlowInference(ScriptedInference):
+    """Takes a part of its execution's time that is seen on a busy machine, too."""
+
+    async def infer(self, command, hints):
+        await asyncio.sleep(0.3)
+        async for one in super().infer(command, hints):
+            yield one
 
 
 async def open_picture(opened, request_id):
@@ -129,9 +139,9 @@ async def test_cached_tokens_are_a_part_of_their_inference(console):
 
 @pytest.mark.whole
 async def test_a_long_label_is_whole_where_its_bar_has_room(console):
-    said = replace(answer(), model="a-model-with-a-name-of-letters" * 4)
+    said = replace(answer(), model="a-model-with-a-name-of-letters" * 8)  # wider than the page
     label = f"{said.model} 10 → 3"
-    async with console(scripted_services(ScriptedInference(said))) as opened:
+    async with console(scripted_services(SlowInference(said))) as opened:
         await opened.execute("r")
         await open_picture(opened, "r")
         inference = opened.page.locator(".item.kind-inference")
