@@ -75,8 +75,10 @@ def test_a_plain_shell_finds_what_runs(own):
 
 
 @pytest.mark.parametrize("command", [UP, DEMO])
-def test_other_settings_than_it_runs_with_are_refused(own, command):
-    environment = {**own.environment, "PAGANTIC_INFERENCE_MODEL_PATH": "/another.gguf"}
+def test_other_settings_than_it_runs_with_are_refused(own, command, tmp_path):
+    another = tmp_path / "another.gguf"
+    another.touch()
+    environment = {**own.environment, "PAGANTIC_INFERENCE_MODEL_PATH": str(another)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "with other settings: PAGANTIC_INFERENCE_MODEL_PATH; run `pagantic down` first" in done.stderr
