@@ -51,7 +51,7 @@ def _describe_inference_start(start: event_pb2.InferenceStart) -> str:
 
 def _describe_inference_end(end: event_pb2.InferenceEnd) -> str:
     described = f"{end.tokens_in} in, {end.tokens_out} out, {finish_reason_name(end.finish_reason)}"
-    if end.model:  # of a route, the model that answered
+    if end.model:  # A route has several models, and this one answered.
         described += f", by {end.model}"
     return described
 

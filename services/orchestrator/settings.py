@@ -34,7 +34,7 @@ def _check_rate(text: str) -> str:
     return text
 
 
-_ENVELOPE_BYTES = 64 * 1024  # what an execution and an event have besides the response
+_ENVELOPE_BYTES = 64 * 1024  # An execution and an event have at most this besides the response.
 
 
 class Routing(StrEnum):

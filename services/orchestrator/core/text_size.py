@@ -26,8 +26,8 @@ def text_size(value: Any) -> int:
     return size
 
 
-_TAG_BYTES = 2  # of a field
-_LENGTH_BYTES = 4  # of a text or a message below 256 MiB
+_TAG_BYTES = 2  # A field begins with its number and kind.
+_LENGTH_BYTES = 4  # This is enough for the length of a text or a message below 256 MiB.
 _NUMBER_BYTES = 16  # a float, an enum or a moment
 
 

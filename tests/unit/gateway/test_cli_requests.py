@@ -223,7 +223,7 @@ def test_the_next_step_fits_the_failure(error, exit_code, words):
     ("message", "step"),
     [
         ("hints.stop has 99 texts: it takes 16", "change --stop, which the message calls hints.stop"),
-        ("context.max_chunks is 999: at most 64", "change what the message names, and try again"),  # of `ask` alone
+        ("context.max_chunks is 999: at most 64", "change what the message names, and try again"),  # Only `ask` has it.
         ("the text is 'hints.stop'", "change what the message names, and try again"),
     ],
 )

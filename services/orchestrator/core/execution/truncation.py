@@ -12,7 +12,7 @@ RAISED_LIMIT_FACTOR = 4
 _SPARE_TOKENS = 8  # a retry's prompt may be tokenized a little differently
 
 TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
-CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # of the warnings of a cut answer
+CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # A cut answer has a warning with one of these.
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
