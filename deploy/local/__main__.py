@@ -20,7 +20,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
 EXIT_FAILED = 1
-EXIT_CONFIGURATION = 3  # as every command of `pagantic` ends with a wrong configuration
+EXIT_CONFIGURATION = 3  # Every command of `pagantic` ends so with a wrong configuration.
 EXIT_INTERRUPTED = 130
 # A system is stopped whatever is wrong with the file.
 _WITH_WRONG_FILE = ("down", "status")

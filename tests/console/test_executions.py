@@ -139,7 +139,7 @@ async def test_cached_tokens_are_a_part_of_their_inference(console):
 
 @pytest.mark.whole
 async def test_a_long_label_is_whole_where_its_bar_has_room(console):
-    said = replace(answer(), model="a-model-with-a-name-of-letters" * 8)  # wider than the page
+    said = replace(answer(), model="a-model-with-a-name-of-letters" * 8)  # This is wider than the page.
     label = f"{said.model} 10 → 3"
     async with console(scripted_services(SlowInference(said))) as opened:
         await opened.execute("r")

@@ -287,7 +287,7 @@ def _note_parts(response: execution_pb2.SystemResponse) -> None:
 def _note_warnings(response: execution_pb2.SystemResponse) -> None:
     texts = [*(warning.message for warning in response.warnings), *response.validation.warnings]
     for text in dict.fromkeys(texts):
-        if text != response.error.message:  # reported as the failure
+        if text != response.error.message:  # The failure itself is reported, too.
             note(f"warning: {text}")
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not any(warning.code in (TRUNCATED, TOO_LARGE) for warning in response.warnings):

@@ -28,7 +28,7 @@ def text_size(value: Any) -> int:
 
 _TAG_BYTES = 2  # A field begins with its number and kind.
 _LENGTH_BYTES = 4  # This is enough for the length of a text or a message below 256 MiB.
-_NUMBER_BYTES = 16  # a float, an enum or a moment
+_NUMBER_BYTES = 16  # This is enough for a float, an enum or a moment.
 
 
 def encoded_bound(value: Any) -> int:

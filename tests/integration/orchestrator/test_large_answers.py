@@ -30,7 +30,7 @@ from tests.support.scripted_services import ScriptedInference as ScriptedPort
 
 MIB = 1024 * 1024
 PIECE = "é" * (32 * 1024)  # 64 KiB
-MOST = 1000  # pieces
+MOST_PIECES = 1000
 STARTED = inference_pb.InferResponse(
     started=inference_pb.InferenceStarted(
         model=message_pb2.ModelInfo(name="small", context_window=10**7), prompt_tokens=10, seed=7
@@ -67,7 +67,7 @@ class Talker:
     async def __call__(self, number, request):
         self.calls = number
         asked = request.chat.messages[-1].content
-        wanted = int(asked.removeprefix("pieces=")) if asked.startswith("pieces=") else MOST
+        wanted = int(asked.removeprefix("pieces=")) if asked.startswith("pieces=") else MOST_PIECES
         yield STARTED
         try:
             for count in range(1, wanted + 1):
@@ -136,7 +136,7 @@ async def test_an_answer_that_does_not_end_is_stopped_at_a_size_that_every_call_
     [warning] = response.warnings
     assert warning.code == "output_too_large"
     assert f"cut at {MAX_MESSAGE_BYTES // 2} bytes, half of MAX_MESSAGE_BYTES" in warning.message
-    assert talker.said < MOST, "the engine was stopped, and not only left unread"
+    assert talker.said < MOST_PIECES, "the engine was stopped, and not only left unread"
     assert again == found.execution.response == stored[-1].completed.response == resumed[-1].completed.response
     assert again == response
 

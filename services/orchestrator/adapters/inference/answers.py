@@ -42,7 +42,7 @@ class _Answer:
     model: str = ""
     seed: int | None = None
     end: inference_service_pb2.CandidateEnd | None = None
-    size: int = 0  # bytes, without the calls
+    size: int = 0  # This counts bytes, and the calls have a size of their own.
     call_size: int = 0
     is_cut: bool = False
 
@@ -72,9 +72,8 @@ class _Answer:
         self.is_cut = self.is_cut or byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > left
         if self.is_cut:
             left = 0 if logprobs else left
-            left -= byte_size(reasoning)
-            reasoning = _beginning(reasoning, left + byte_size(reasoning))
-            content, logprobs = _beginning(content, left), []
+            content, logprobs = _beginning(content, left - byte_size(reasoning)), []
+            reasoning = _beginning(reasoning, left)
         self.size += byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs)
         self.contents.append(content)
         self.reasonings.append(reasoning)

@@ -85,7 +85,7 @@ class InferenceProgress:
 
     lost: TokenUsage = TokenUsage()
     calls: dict[int, int] = field(default_factory=dict)
-    _said: InferenceOutput | None = None  # without the pieces
+    _said: InferenceOutput | None = None  # The pieces are added to it when it is read.
     _contents: list[str] = field(default_factory=list)
     _reasonings: list[str] = field(default_factory=list)
 

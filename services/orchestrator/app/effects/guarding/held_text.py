@@ -12,7 +12,7 @@ from pagantic_common.guards.redaction import TextStream, Window
 from services.orchestrator.core.guards.rules import GuardRule, Tally
 from services.orchestrator.core.model.response import InferenceDelta
 
-MAX_DELTA: Final = 256 * 1024  # characters, up to four bytes each: a message has room for them
+MAX_DELTA: Final = 256 * 1024  # A message has room for so many characters of four bytes.
 _ESCAPE = re.compile(r"\\[nrtbf\"/\\]")
 
 
