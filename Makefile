@@ -53,7 +53,7 @@ $(STAMPS)/dev: requirements-dev.lock $(STAMPS)/runtime
 	@$(PIP_INSTALL) -r requirements-dev.lock
 	@touch $@
 
-$(ENGINE): requirements-engine.lock deploy/local/engine_wheel.py $(STAMPS)/build $(STAMPS)/runtime
+$(ENGINE): requirements-engine.lock deploy/local/engine_wheel.py deploy/local/tile_config.h $(STAMPS)/build $(STAMPS)/runtime
 	@PATH="$(PATH_WITH_VENV)" $(BIN)/python deploy/local/engine_wheel.py --cache "$(CACHE)" \
 		--lock requirements-engine.lock $(if $(CUDA),--cuda)
 	@rm -f $(STAMPS)/engine $(STAMPS)/engine-cuda && touch $@

@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,8 @@ import sysconfig
 import time
 from pathlib import Path
 
-# AMX kernels die with SIGSEGV on virtual machines that list amx_* without letting the guest use it.
-NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+# Mends a bug of older GCCs in which kernels for AMX crash.
+TILE_CONFIG = Path(__file__).resolve().with_name("tile_config.h")
 DEFAULT_CMAKE_ARGS = ("-DGGML_NATIVE=ON",)
 # LLAVA_BUILD is the multimodal library; MTMD_VIDEO would have it start ffmpeg.
 BINDING_CMAKE_ARGS = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")
@@ -32,7 +33,7 @@ def cmake_args(*, cuda: bool) -> list[str]:
     """CMake arguments of this build: the defaults, flags of the CPU family, the user's own; the last one wins."""
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
-        args += [f"-DCMAKE_C_FLAGS={NO_AMX}", f"-DCMAKE_CXX_FLAGS={NO_AMX}"]
+        args.append(f'-DCMAKE_CXX_FLAGS=-include "{TILE_CONFIG}"')
     if cuda:
         args.append("-DGGML_CUDA=ON")
     extra = os.environ.get("PAGANTIC_ENGINE_CMAKE_ARGS", "")
@@ -42,6 +43,12 @@ def cmake_args(*, cuda: bool) -> list[str]:
 def wheel_args(*, cuda: bool) -> list[str]:
     """CMake arguments of the wheel: those of the engine, after those of its Python binding."""
     return [*BINDING_CMAKE_ARGS, *cmake_args(cuda=cuda)]
+
+
+def without_folders(args: list[str]) -> list[str]:
+    """Return the arguments with the text of our header in place of its path, which differs between checkouts."""
+    text = TILE_CONFIG.read_text(encoding="utf-8")
+    return [arg.replace(str(TILE_CONFIG), text) for arg in args]
 
 
 def cpu_identity() -> str:
@@ -56,8 +63,9 @@ def cpu_identity() -> str:
 
 def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
     """Folder that holds the wheel of this exact build."""
-    parts = [lock.read_text(encoding="utf-8"), *wheel_args(cuda=cuda), sysconfig.get_platform(), sys.version.split()[0]]
-    key = hashlib.sha256("\n".join([*parts, cpu_identity()]).encode()).hexdigest()[:16]
+    args = without_folders(wheel_args(cuda=cuda))
+    parts = [lock.read_text(encoding="utf-8"), *args, sysconfig.get_platform(), sys.version.split()[0], cpu_identity()]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache / "engine" / key
 
 
@@ -72,7 +80,7 @@ def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
     print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
     started_s = time.monotonic()
     # scikit-build-core keeps a flag with spaces whole only in a shell-style list.
-    quoted = " ".join(f"'{arg}'" for arg in wheel_args(cuda=cuda))
+    quoted = shlex.join(wheel_args(cuda=cuda))
     env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
     command += ["--require-hashes", "--no-binary", ":all:", "-r", str(lock), "-w", str(folder)]

@@ -21,12 +21,11 @@ import llama_cpp
 import numpy as np
 
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.conversion.eight_bit_weights import eight_bit_file
-from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.scheduling.batch import Slice
 from tests.bench.cranfield import documents
+from tests.bench.served_file import served_file
 
 BLOCK = 512
 SEQUENCES = 8
@@ -206,7 +205,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quality", type=int, default=0, help="compare predictions over so many tokens instead")
     given = parser.parse_args()
-    given.model = given.model or eight_bit_file(find_default_model())
+    given.model = given.model or served_file()
     if given.quality:
         compare(given)
     else:

@@ -55,7 +55,7 @@ class Machine:
             beginning = file.read(HASHED_BYTES)
         parts = (
             PROBE_VERSION,
-            importlib.metadata.version("llama-cpp-python"),
+            _engine_build(),
             cpu_name(),
             str(self.cores),
             str(self.gpu_layers),
@@ -64,6 +64,12 @@ class Machine:
             hashlib.sha256(beginning).hexdigest(),
         )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _engine_build() -> str:
+    """Return the recorded hashes of the engine's libraries, which differ for each way to compile it."""
+    record = importlib.metadata.distribution("llama-cpp-python").read_text("RECORD") or ""
+    return "\n".join(line for line in record.splitlines() if line.startswith("llama_cpp/lib/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.decoding.sampling import log_probabilities
 from services.inference.core.scheduling.batch import Slice
 from services.inference.settings import InferenceSettings
+from services.inference.wiring.own_model import weights as choosing
 from services.inference.wiring.own_model.weights import own_weights
 
 TEXT = "A lighthouse keeper writes a letter to the harbour master about the storm of last night."
@@ -21,6 +22,11 @@ TEXT = "A lighthouse keeper writes a letter to the harbour master about the stor
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def processor_without_amx(monkeypatch):
+    monkeypatch.setattr(choosing, "multiplies_tiles", lambda: False)
 
 
 def weights(path=None, **settings):
@@ -67,6 +73,13 @@ def test_what_an_interrupted_conversion_left_is_replaced():
 def test_the_file_is_loaded_as_it_is(cache, settings):
     assert weights(**settings) == find_default_model()
     assert not cache.exists()
+
+
+def test_with_amx_all_weights_are_fast_and_none_are_converted(cache, monkeypatch):
+    monkeypatch.setattr(choosing, "multiplies_tiles", lambda: True)
+    assert weights() == find_default_model()
+    assert not cache.exists()
+    assert weights(weights="q8_0").is_relative_to(cache)
 
 
 def test_without_a_cache_the_bundled_model_runs_with_its_own_weights(cache):

@@ -32,6 +32,11 @@ def forward_logs() -> None:
     llama_cpp.llama_log_set(forward_log, ctypes.c_void_p(0))
 
 
+def multiplies_tiles() -> bool:
+    """Return whether this build of llama.cpp multiplies weights of 4 bits and more by AMX, about equally fast."""
+    return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
+
+
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
     """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model."""
     forward_logs()

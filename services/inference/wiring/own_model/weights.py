@@ -7,6 +7,7 @@ from pathlib import Path
 from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.conversion.eight_bit_weights import eight_bit_file
+from services.inference.adapters.llama.weights import multiplies_tiles
 from services.inference.settings import AUTO, InferenceSettings
 
 log = get_logger(__name__)
@@ -18,8 +19,7 @@ def own_weights(settings: InferenceSettings, own: Path) -> Path:
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if the settings ask for a conversion that fails. If the service chooses
     by itself, it goes on with the given file.
     """
-    is_bundled = not settings.model_path
-    wants_automatically = settings.weights == AUTO and is_bundled and settings.gpu_layers == 0
+    wants_automatically = settings.weights == AUTO and _is_faster_converted(settings)
     if not wants_automatically and settings.weights != "q8_0":
         return own
     try:
@@ -29,3 +29,8 @@ def own_weights(settings: InferenceSettings, own: Path) -> Path:
             raise
         log.warning("the bundled model runs with the weights of its file", reason=str(error))
         return own
+
+
+def _is_faster_converted(settings: InferenceSettings) -> bool:
+    is_bundled = not settings.model_path
+    return is_bundled and settings.gpu_layers == 0 and not multiplies_tiles()
