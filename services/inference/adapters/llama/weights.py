@@ -10,6 +10,7 @@ import llama_cpp
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
+from services.inference.adapters.openmp import release_threads
 
 log = get_logger(__name__)
 
@@ -45,6 +46,7 @@ def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_c
     params.n_gpu_layers = gpu_layers
     params.use_extra_bufts = use_extra_bufts
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    release_threads()  # Those that have repacked weights would make the threads of all models spin briefly.
     if not model:
         raise PreconditionFailed(
             f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
