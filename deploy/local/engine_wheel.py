@@ -22,6 +22,8 @@ from pathlib import Path
 
 # Mends a bug of older GCCs in which kernels for AMX crash.
 TILE_CONFIG = Path(__file__).resolve().with_name("tile_config.h")
+# With these instructions, flash attention computes heads of fewer than 128 dimensions number by number.
+NO_FP16 = "-U__AVX512FP16__"
 DEFAULT_CMAKE_ARGS = ("-DGGML_NATIVE=ON",)
 # LLAVA_BUILD is the multimodal library; MTMD_VIDEO would have it start ffmpeg.
 BINDING_CMAKE_ARGS = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")
@@ -33,7 +35,7 @@ def cmake_args(*, cuda: bool) -> list[str]:
     """CMake arguments of this build: the defaults, flags of the CPU family, the user's own; the last one wins."""
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
-        args.append(f'-DCMAKE_CXX_FLAGS=-include "{TILE_CONFIG}"')
+        args += [f"-DCMAKE_C_FLAGS={NO_FP16}", f'-DCMAKE_CXX_FLAGS={NO_FP16} -include "{TILE_CONFIG}"']
     if cuda:
         args.append("-DGGML_CUDA=ON")
     extra = os.environ.get("PAGANTIC_ENGINE_CMAKE_ARGS", "")
