@@ -1,7 +1,7 @@
 """Build the llama-cpp-python wheel for this CPU once, keep it, and install it. Standard library only.
 
-The wheel is keyed by lock, flags, Python and CPU, because a native build for one CPU is an illegal instruction on
-another, and because pip's own wheel cache ignores CMAKE_ARGS.
+The wheel is keyed by lock, flags, our header, Python and CPU, because a native build for one CPU is an illegal
+instruction on another, and because pip's own wheel cache ignores CMAKE_ARGS.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import sysconfig
 import time
 from pathlib import Path
 
-# Mends a bug of older GCCs in which kernels for AMX crash.
+# With a bug of some GCCs, llama.cpp's kernels for AMX crash. This header mends it.
 TILE_CONFIG = Path(__file__).resolve().with_name("tile_config.h")
-# With these instructions, flash attention computes heads of fewer than 128 dimensions number by number.
-NO_FP16 = "-U__AVX512FP16__"
+# With AVX512-FP16, llama.cpp's flash attention computes heads of fewer than 128 dimensions number by number.
+NO_AVX512_FP16 = "-U__AVX512FP16__"
 DEFAULT_CMAKE_ARGS = ("-DGGML_NATIVE=ON",)
 # LLAVA_BUILD is the multimodal library; MTMD_VIDEO would have it start ffmpeg.
 BINDING_CMAKE_ARGS = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")
@@ -32,10 +32,14 @@ TAIL_LINES = 30
 
 
 def cmake_args(*, cuda: bool) -> list[str]:
-    """CMake arguments of this build: the defaults, flags of the CPU family, the user's own; the last one wins."""
+    """CMake arguments of this build: the defaults, flags of the CPU family, the user's own.
+
+    Of arguments with one name the last one wins: who sets CMAKE_CXX_FLAGS does without ours.
+    """
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
-        args += [f"-DCMAKE_C_FLAGS={NO_FP16}", f'-DCMAKE_CXX_FLAGS={NO_FP16} -include "{TILE_CONFIG}"']
+        args.append(f"-DCMAKE_C_FLAGS={NO_AVX512_FP16}")
+        args.append(f"-DCMAKE_CXX_FLAGS={NO_AVX512_FP16} -include {shlex.quote(str(TILE_CONFIG))}")
     if cuda:
         args.append("-DGGML_CUDA=ON")
     extra = os.environ.get("PAGANTIC_ENGINE_CMAKE_ARGS", "")
@@ -47,10 +51,10 @@ def wheel_args(*, cuda: bool) -> list[str]:
     return [*BINDING_CMAKE_ARGS, *cmake_args(cuda=cuda)]
 
 
-def without_folders(args: list[str]) -> list[str]:
+def with_header_text(args: list[str]) -> list[str]:
     """Return the arguments with the text of our header in place of its path, which differs between checkouts."""
-    text = TILE_CONFIG.read_text(encoding="utf-8")
-    return [arg.replace(str(TILE_CONFIG), text) for arg in args]
+    path, text = shlex.quote(str(TILE_CONFIG)), TILE_CONFIG.read_text(encoding="utf-8")
+    return [arg.replace(path, text) for arg in args]
 
 
 def cpu_identity() -> str:
@@ -65,7 +69,7 @@ def cpu_identity() -> str:
 
 def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
     """Folder that holds the wheel of this exact build."""
-    args = without_folders(wheel_args(cuda=cuda))
+    args = with_header_text(wheel_args(cuda=cuda))
     parts = [lock.read_text(encoding="utf-8"), *args, sysconfig.get_platform(), sys.version.split()[0], cpu_identity()]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache / "engine" / key

@@ -123,7 +123,7 @@ class InferenceSettings(InnerSettings):
     weights: Literal["auto", "file", "q8_0"] = Field(
         AUTO,
         description="weights of that model: as its file has them, or converted once to 8 bits, which CPUs may compute "
-        "faster; auto converts the bundled model on a CPU without AMX, and no other",
+        "faster; auto converts the bundled model on a CPU, if the engine does not use AMX, and no other",
     )
     models: dict[str, ModelFile] = Field(
         default_factory=dict,

@@ -1,6 +1,7 @@
 """Tuning with the real engine: measured in a child process that goes when it is told to, applied, and kept."""
 
 import asyncio
+import importlib.metadata
 import time
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -46,6 +47,28 @@ async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machin
     assert min(measured.values().values()) > 0
     assert one.others_cores >= 0
     assert choose(measured, untuned(machine.cores)).step_tokens in measured.prompt_rates[False]
+
+
+def test_another_build_of_the_engine_has_its_own_results(machine, monkeypatch):
+    class Engine:
+        version = "1"
+
+        def __init__(self, record):
+            self.record = record
+
+        def read_text(self, _name):
+            return self.record
+
+    def key_with(record, version="1"):
+        engine = Engine(record)
+        engine.version = version
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: engine)
+        return machine.key()
+
+    library = "llama_cpp/lib/libggml-cpu.so,sha256=a,1\n"
+    known = key_with(library)
+    assert key_with(library + "llama_cpp/__pycache__/llama.pyc,,\n") == known
+    assert len({known, key_with(library.replace("a,1", "b,1")), key_with(None), key_with(None, "2")}) == 4
 
 
 async def test_a_machine_with_a_cache_of_8_bits_is_measured_with_it_and_has_its_own_results(machine):

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from deploy.local.engine_wheel import cmake_args, without_folders
+from deploy.local.engine_wheel import cmake_args, with_header_text
 
 NEEDLESS = ("TESTS", "EXAMPLES", "MTMD", "UI", "WEBUI")
 # Only the Python binding reads LLAVA_BUILD. It stays, since the options name the folder of what is built.
@@ -30,7 +30,8 @@ OPTIONS = (
 def find_or_build(cache, lock, *, cuda=False):
     """Return the program, which is built when the cache does not have it."""
     options = [*OPTIONS, *cmake_args(cuda=cuda)]
-    key = hashlib.sha256("\n".join([lock.read_text(encoding="utf-8"), *without_folders(options)]).encode()).hexdigest()[:16]
+    parts = [lock.read_text(encoding="utf-8"), *with_header_text(options)]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     program = cache / "llama-server" / key / "llama-server"
     if program.is_file():
         return program

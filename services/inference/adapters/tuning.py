@@ -67,9 +67,10 @@ class Machine:
 
 
 def _engine_build() -> str:
-    """Return the recorded hashes of the engine's libraries, which differ for each way to compile it."""
-    record = importlib.metadata.distribution("llama-cpp-python").read_text("RECORD") or ""
-    return "\n".join(line for line in record.splitlines() if line.startswith("llama_cpp/lib/"))
+    """Return the engine's version, and the recorded hashes of its libraries, which tell how it was compiled."""
+    engine = importlib.metadata.distribution("llama-cpp-python")
+    record = engine.read_text("RECORD") or ""
+    return "\n".join([engine.version, *(line for line in record.splitlines() if line.startswith("llama_cpp/lib/"))])
 
 
 @dataclass(frozen=True, slots=True)

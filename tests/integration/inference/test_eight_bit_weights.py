@@ -1,5 +1,7 @@
 """Weights of 8 bits: converted once, as good as those of the file, and done without where that fails."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,13 @@ from services.inference.adapters.conversion.eight_bit_weights import eight_bit_f
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
+from services.inference.adapters.llama.weights import uses_amx
 from services.inference.core.decoding.sampling import log_probabilities
 from services.inference.core.scheduling.batch import Slice
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.own_model import weights as choosing
 from services.inference.wiring.own_model.weights import own_weights
+from tests.support.needs import AMX, skip_without
 
 TEXT = "A lighthouse keeper writes a letter to the harbour master about the storm of last night."
 
@@ -26,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def processor_without_amx(monkeypatch):
-    monkeypatch.setattr(choosing, "multiplies_tiles", lambda: False)
+    monkeypatch.setattr(choosing, "uses_amx", lambda: False)
 
 
 def weights(path=None, **settings):
@@ -76,10 +80,17 @@ def test_the_file_is_loaded_as_it_is(cache, settings):
 
 
 def test_with_amx_all_weights_are_fast_and_none_are_converted(cache, monkeypatch):
-    monkeypatch.setattr(choosing, "multiplies_tiles", lambda: True)
+    monkeypatch.setattr(choosing, "uses_amx", lambda: True)
     assert weights() == find_default_model()
     assert not cache.exists()
     assert weights(weights="q8_0").is_relative_to(cache)
+
+
+def test_an_engine_that_is_built_on_a_processor_with_amx_uses_it():
+    processors = Path("/proc/cpuinfo")
+    if not processors.is_file() or " amx_int8 " not in processors.read_text():
+        skip_without(AMX)
+    assert uses_amx()
 
 
 def test_without_a_cache_the_bundled_model_runs_with_its_own_weights(cache):

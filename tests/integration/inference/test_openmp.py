@@ -19,6 +19,7 @@ from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.scheduling.batch import Slice
 
+before = psutil.Process().num_threads()
 options = EngineOptions(context_tokens=64, max_sequences=1, threads=2)
 engine = LlamaCppEngine(find_default_model(), ModelInfo("model", 64), options)
 process, switch = psutil.Process(), SpinSwitch()
@@ -67,6 +68,7 @@ assert not spins()
 """
 RELEASED = """
 alone = process.num_threads()
+assert alone == before  # Threads that repack weights are given back.
 step()
 assert has_threads(lambda count: count == alone + 1)
 release_threads()

@@ -6,16 +6,32 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from deploy.local import engine_wheel
-from deploy.local.engine_wheel import TILE_CONFIG, cmake_args, find_built, wheel_folder, without_folders
+from deploy.local.engine_wheel import TILE_CONFIG, cmake_args, find_built, wheel_folder
+from tests.support.needs import skip_without, toolchain
 
 TILES = """
 #include <immintrin.h>
 struct Config { unsigned char palette = 0, rest[63] = {0}; };
-void configure() { Config config = {}; config.palette = 1; config.rest[47] = 8; _tile_loadconfig(&config); }
+void configure() { Config config = {}; config.palette = 1; config.rest[47] = ROWS; _tile_loadconfig(&config); }
 """
+
+
+def cxx_flags():
+    (flags,) = (arg.partition("=")[2] for arg in cmake_args(cuda=False) if arg.startswith("-DCMAKE_CXX_FLAGS="))
+    return flags
+
+
+def assembly(flags, *, rows):
+    """Compile a program that configures AMX; None where there is no compiler for it."""
+    command = ["g++", *shlex.split(flags), "-O3", "-mamx-tile", "-mamx-int8", f"-DROWS={rows}"]
+    try:
+        compiled = subprocess.run(
+            [*command, "-S", "-o", "-", "-x", "c++", "-"], input=TILES, text=True, check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return compiled.stdout
 
 
 def test_a_wheel_that_is_not_what_was_built_is_built_again(tmp_path):
@@ -29,22 +45,27 @@ def test_a_wheel_that_is_not_what_was_built_is_built_again(tmp_path):
     assert not wheel.exists()
 
 
-def test_a_wheel_is_found_by_the_flags_wherever_the_checkout_lies(tmp_path, monkeypatch):
+def test_a_wheel_is_found_by_flags_and_header_wherever_the_checkout_lies(tmp_path, monkeypatch):
+    monkeypatch.delenv("PAGANTIC_ENGINE_CMAKE_ARGS", raising=False)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     lock = tmp_path / "lock"
     lock.write_text("llama-cpp-python")
     here = wheel_folder(tmp_path, lock, cuda=False)
-    (tmp_path / "another checkout").mkdir()
-    moved = Path(shutil.copy(TILE_CONFIG, tmp_path / "another checkout"))
+    (tmp_path / "it's another checkout").mkdir()
+    moved = Path(shutil.copy(TILE_CONFIG, tmp_path / "it's another checkout"))
     monkeypatch.setattr(engine_wheel, "TILE_CONFIG", moved)
     assert wheel_folder(tmp_path, lock, cuda=False) == here
-    assert str(tmp_path) not in " ".join(without_folders(cmake_args(cuda=False)))
-    monkeypatch.setenv("PAGANTIC_ENGINE_CMAKE_ARGS", "-DGGML_NATIVE=OFF")
+    assert shlex.split(cxx_flags())[-1] == str(moved)
+    moved.write_text("changed")
+    assert wheel_folder(tmp_path, lock, cuda=False) != here
+    monkeypatch.undo()
+    monkeypatch.setenv("PAGANTIC_ENGINE_CMAKE_ARGS", "-DGGML_CPU_REPACK=OFF")
     assert wheel_folder(tmp_path, lock, cuda=False) != here
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64" or shutil.which("g++") is None, reason="needs g++ for x86-64")
-def test_the_compiler_knows_that_a_whole_tile_configuration_is_read(tmp_path):
-    (flags,) = (arg.partition("=")[2] for arg in cmake_args(cuda=False) if arg.startswith("-DCMAKE_CXX_FLAGS="))
-    command = ["g++", *shlex.split(flags), "-O3", "-mamx-tile", "-mamx-int8", "-S", "-o", "-", "-x", "c++", "-"]
-    assembly = subprocess.run(command, input=TILES, text=True, check=True, capture_output=True).stdout
-    assert "tile_config.h" in assembly.partition("ldtilecfg")[0].splitlines()[-2]
+def test_the_compiler_keeps_a_whole_tile_configuration(monkeypatch):
+    monkeypatch.delenv("PAGANTIC_ENGINE_CMAKE_ARGS", raising=False)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    if assembly(cxx_flags(), rows=8) is None:
+        skip_without(toolchain("C++ for AMX"))
+    assert assembly(cxx_flags(), rows=8) != assembly(cxx_flags(), rows=9)

@@ -19,6 +19,8 @@ log = get_logger(__name__)
 TILE_TOKENS = 64
 _VALUE_BYTES = 256
 _GGML_LOG_LEVEL_WARN = 3
+# Linux on x86-64: the number of arch_prctl, its request for a part of the processor's state, and that of AMX's tiles.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
@@ -33,9 +35,11 @@ def forward_logs() -> None:
     llama_cpp.llama_log_set(forward_log, ctypes.c_void_p(0))
 
 
-def multiplies_tiles() -> bool:
-    """Return whether this build of llama.cpp multiplies weights of 4 bits and more by AMX, about equally fast."""
-    return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
+def uses_amx() -> bool:
+    """Return whether llama.cpp multiplies weights by AMX: it was built with it, and the kernel grants it."""
+    if b"AMX_INT8 = 1" not in llama_cpp.llama_print_system_info():
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.conversion.eight_bit_weights import eight_bit_file
-from services.inference.adapters.llama.weights import multiplies_tiles
+from services.inference.adapters.llama.weights import uses_amx
 from services.inference.settings import AUTO, InferenceSettings
 
 log = get_logger(__name__)
@@ -33,4 +33,4 @@ def own_weights(settings: InferenceSettings, own: Path) -> Path:
 
 def _is_faster_converted(settings: InferenceSettings) -> bool:
     is_bundled = not settings.model_path
-    return is_bundled and settings.gpu_layers == 0 and not multiplies_tiles()
+    return is_bundled and settings.gpu_layers == 0 and not uses_amx()
