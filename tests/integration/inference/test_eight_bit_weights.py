@@ -79,7 +79,7 @@ def test_the_file_is_loaded_as_it_is(cache, settings):
     assert not cache.exists()
 
 
-def test_with_amx_all_weights_are_fast_and_none_are_converted(cache, monkeypatch):
+def test_with_amx_the_bundled_model_is_converted_only_if_asked(cache, monkeypatch):
     monkeypatch.setattr(choosing, "uses_amx", lambda: True)
     assert weights() == find_default_model()
     assert not cache.exists()

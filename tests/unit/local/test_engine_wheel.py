@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.local import engine_wheel
 from deploy.local.engine_wheel import TILE_CONFIG, cmake_args, find_built, wheel_folder
-from tests.support.needs import skip_without, toolchain
+from tests.support.needs import COMPILER_FOR_AMX, skip_without
 
 TILES = """
 #include <immintrin.h>
@@ -66,6 +66,7 @@ def test_a_wheel_is_found_by_flags_and_header_wherever_the_checkout_lies(tmp_pat
 def test_the_compiler_keeps_a_whole_tile_configuration(monkeypatch):
     monkeypatch.delenv("PAGANTIC_ENGINE_CMAKE_ARGS", raising=False)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    if assembly(cxx_flags(), rows=8) is None:
-        skip_without(toolchain("C++ for AMX"))
-    assert assembly(cxx_flags(), rows=8) != assembly(cxx_flags(), rows=9)
+    eight, nine = (assembly(cxx_flags(), rows=rows) for rows in (8, 9))
+    if eight is None:
+        skip_without(COMPILER_FOR_AMX)
+    assert eight != nine
