@@ -1,22 +1,20 @@
 """What all tests share."""
 
 import os
-import time
 
 import pytest
 import structlog
 from hypothesis import settings
 
+from tests.support import run_progress
+from tests.support.examples import examples
 from tests.support.needs import POSTGRESQL, skip_without, skipped_lines
 from tests.support.postgres import find_programs, running_postgres
-
-LIMIT = "PAGANTIC_TEST_LIMIT_S"
-STARTED_S = time.monotonic()
 
 # The settings file of whoever runs the tests is none of theirs.
 os.environ["PAGANTIC_SETTINGS_FILE"] = "none"
 
-settings.register_profile("shared machine", deadline=None)  # a busy machine is no failure
+settings.register_profile("shared machine", deadline=None, max_examples=examples(100))  # a busy machine is no failure
 settings.load_profile("shared machine")
 
 # A traceback with every local variable takes seconds where an execution is among them.
@@ -37,14 +35,13 @@ def postgres():
         yield url
 
 
-def pytest_runtest_protocol(item):
-    """End a run that takes too long, so that nobody waits for what should be sampled."""
-    limit_s = float(os.environ.get(LIMIT) or "inf")
-    if time.monotonic() - STARTED_S > limit_s:
-        item.session.shouldfail = (
-            f"the tests took longer than {limit_s:g} s ({LIMIT}), and {item.nodeid} and what follows did not run: "
-            "sample what is slow (see the slowest above) and run it whole in make test-whole"
-        )
+def pytest_addoption(parser):
+    run_progress.add_options(parser)
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(run_progress.RunProgress(config))
 
 
 def pytest_terminal_summary(terminalreporter):

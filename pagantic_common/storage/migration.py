@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cache
 
 from alembic import command, context
 from alembic.config import Config
@@ -40,13 +41,21 @@ def migrate(connection: Connection, schema: Schema) -> None:
 
     Raises PreconditionFailed for a database of a later version, and for one that has other tables of these names.
     """
-    config = Config()
-    config.set_main_option("script_location", schema.scripts)
-    config.attributes["connection"] = connection
-    config.attributes["schema"] = schema
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs its assumptions at each start
-    _refuse_later(connection, schema, ScriptDirectory.from_config(config))
-    command.upgrade(config, "head")
+    scripts = _scripts_of(schema.scripts)
+    options = {"version_table": schema.version_table}
+    revisions = set(MigrationContext.configure(connection, opts=options).get_current_heads())
+    for revision in revisions - {script.revision for script in scripts.walk_revisions()}:
+        raise PreconditionFailed(
+            f"{schema.name}'s database was written by a later version of pagantic (revision {revision!r}): start "
+            f"that version, or {schema.advice}"
+        )
+    if revisions != set(scripts.get_heads()):
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs its assumptions at each start
+        config = Config()
+        config.set_main_option("script_location", schema.scripts)
+        config.attributes["connection"] = connection
+        config.attributes["schema"] = schema
+        command.upgrade(config, "head")
     if missing := _find_missing(connection, schema):
         names = ", ".join(map(repr, missing))
         raise PreconditionFailed(f"{schema.name}'s database lacks {names}, so it is another program's: {schema.advice}")
@@ -65,15 +74,12 @@ def run_steps() -> None:
     context.run_migrations()
 
 
-def _refuse_later(connection: Connection, schema: Schema, scripts: ScriptDirectory) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    options = {"version_table": schema.version_table}
-    for revision in MigrationContext.configure(connection, opts=options).get_current_heads():
-        if revision not in known:
-            raise PreconditionFailed(
-                f"{schema.name}'s database was written by a later version of pagantic (revision {revision!r}): start "
-                f"that version, or {schema.advice}"
-            )
+@cache
+def _scripts_of(location: str) -> ScriptDirectory:
+    """Return the migrations of a folder; reading them takes longer than a look at an up-to-date database."""
+    config = Config()
+    config.set_main_option("script_location", location)
+    return ScriptDirectory.from_config(config)
 
 
 def _find_missing(connection: Connection, schema: Schema) -> list[str]:

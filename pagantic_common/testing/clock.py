@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """Implements `pagantic_common.domain.clock.Clock`; `step_s` is how far each reading moves it."""
+    """Implements `pagantic_common.domain.clock.Clock`; each reading moves it by `step_s`."""
 
-    def __init__(self, *, step_s: float = 0.0) -> None:
+    def __init__(self, *, step_s: float = 0.0, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
         self._elapsed_s = 0.0
         self._step_s = step_s
 
     def now(self) -> datetime:
-        """Wall time, from 2026-01-01 on."""
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.monotonic_s())
+        """Wall time."""
+        return self._start + timedelta(seconds=self.monotonic_s())
 
     def monotonic_s(self) -> float:
         """Seconds since the clock was made."""

@@ -11,6 +11,8 @@ from services.orchestrator.core.tools.approval import Approval, Decision, Resolu
 from services.orchestrator.core.tools.taint import TaintedSpan
 from tests.support.journal_records import admit, admitted, ended, record
 
+pytestmark = pytest.mark.payloads
+
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEY = ExecutionKey("default", "r1")
 SPANS = (TaintedSpan("to[0]", "read (c0)", "a@b.example"),)

@@ -15,8 +15,8 @@ from services.context.core.document import Document
 from tests.support.context_app import Context, key
 
 
-def test_the_migrations_make_the_tables_that_are_described(database_url):
-    with closing(StoreAccess(database_url)) as access:
+def test_the_migrations_make_the_tables_that_are_described(empty_database_url):
+    with closing(StoreAccess(empty_database_url)) as access:
         found = sa.inspect(access._engine)
         for table in TABLES.tables.values():
             there = {column["name"]: column["nullable"] for column in found.get_columns(table.name)}

@@ -11,6 +11,7 @@ from sqlalchemy import event, select, text
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.testing.clock import FakeClock
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sealing import sealing_of
 from services.orchestrator.adapters.journal.stores import conversations
@@ -19,8 +20,10 @@ from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import MAX_LISTED_CHARS, UsageTotal, Write
 from tests.contract.test_journal import opened, totals_of
-from tests.support.journal_records import TURN, admit, ended, happened, record
+from tests.support.journal_records import NOW, TURN, admit, ended, happened, record
 from tests.support.keys import execution, session
+
+pytestmark = pytest.mark.payloads
 
 
 async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(journal, database_url):
@@ -144,12 +147,13 @@ async def test_deleting_a_conversation_forgets_what_its_executions_said(journal,
 
 
 async def test_conversations_have_a_retention_where_one_is_set(journals):
-    journal = await journals(session_retention_s=0.1)
+    clock = FakeClock(start=NOW)
+    journal = await journals(session_retention_s=60.0, clock=clock)
     for name in ("old", "busy"):
         await admit(journal, name, session_id=name)
         await journal.write(ended(record(name, session_id=name), 1, turn=TURN))
     await admit(journal, "turn", session_id="busy", takes_turn=True)
-    await asyncio.sleep(0.2)
+    clock.advance(61)
     await journal.update_state(session("new"), {"a": "1"}, ())
     await journal._purger.purge()
     for name in ("busy", "new"):

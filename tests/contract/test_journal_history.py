@@ -1,5 +1,6 @@
 """A journal of any earlier commit opens, with what is in it; one that cannot be opened says why and what to do."""
 
+import asyncio
 import tracemalloc
 
 import pytest
@@ -94,6 +95,11 @@ INSERT INTO executions (request_id, session_id, trace_id, mode, started_at, stat
 """
 
 
+@pytest.fixture
+def database_url(empty_database_url):
+    return empty_database_url
+
+
 def run(database_url, *scripts):
     engine = create_engine(check_url(database_url))
     with engine.begin() as db:
@@ -153,6 +159,14 @@ async def test_usage_and_budgets_of_before_subjects_belong_to_none(journals, dat
     assert totals.items == [UsageTotal("s", "m", 1, 2, 3, 4, 0.5, tenant="acme")]
     kept = await journal.find_budget(Account("acme"), 1.0)
     assert kept == Budget(Account("acme"), Period.TOTAL, 100, None, 0.0, Amount(40), 7.0)
+
+
+async def test_the_migrations_lead_to_the_tables_and_may_be_run_by_several_at_once(journals, database_url):
+    await asyncio.gather(*(journals(name) for name in ("a", "b", "c")))
+    engine = create_engine(check_url(database_url))
+    with engine.begin() as db:
+        assert compare_metadata(MigrationContext.configure(db), TABLES) == []
+    engine.dispose()
 
 
 async def test_a_journal_of_a_version_to_come_is_refused_with_a_next_step(database_url, journals):

@@ -11,6 +11,8 @@ from services.orchestrator.core.model.request_check import MAX_METADATA_BYTES
 from tests.support.journal_records import TURN, admit, admitted, ended, happened, record
 from tests.support.keys import execution, session
 
+pytestmark = pytest.mark.payloads
+
 
 def kept(**metadata):
     return KeptRequest(b"a request", metadata)

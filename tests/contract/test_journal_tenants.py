@@ -177,8 +177,7 @@ async def check_steps(folder, steps):
     for tenant in TENANTS:
         alone[tenant] = SqlJournal(journal_url(folder / tenant))
     journals = [shared, *alone.values()]
-    for journal, name in zip(journals, ("shared", *TENANTS), strict=True):
-        (folder / name).mkdir()
+    for journal in journals:
         await journal.open()
     try:
         for tenant, name, request_id, session_id in steps:

@@ -28,12 +28,14 @@ from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.running.models import Models
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
+from tests.support.databases import sqlite_url
 from tests.support.scripted_services import scripted_services
 from tests.support.scripted_serving import ScriptedServing
 
 
 def journal_url(path):
-    return f"sqlite:///{path / 'journal.sqlite3'}"
+    """Return the URL of the journal in a folder, which is made with its tables if it is not there."""
+    return sqlite_url(path / "journal.sqlite3")
 
 
 @asynccontextmanager

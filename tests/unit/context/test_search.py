@@ -28,6 +28,7 @@ from services.context.core.search.metadata_filter import compile_filter, is_sele
 from services.context.core.search.terms import TermCounts, content_digest, count_terms, query_term_ids
 from services.context.core.search.vector_index import NO_VECTOR, NO_VECTORS
 from services.context.core.searching import Query, find_best
+from tests.support.examples import examples
 
 OPTIONS = CollectionOptions("m", "none")
 texts = st.lists(st.text(alphabet="abcd ", max_size=14), max_size=10)
@@ -225,7 +226,7 @@ def search(index, query, vector=None, limit=10, **policy):
     return find_best(index, [searched], RetrievalPolicy("docs", **policy), limit)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.lists(st.text(alphabet="abc ", min_size=1, max_size=9), max_size=5), st.integers(0, 20))),
     queries.filter(str.strip),

@@ -7,6 +7,7 @@ from llguidance import LLMatcher
 from pagantic_common.grammar.engine_text import byte_tokenizer, engine_text_of_gbnf
 from pagantic_common.grammar.gbnf import parse_gbnf
 from pagantic_common.grammar.problems import GrammarError
+from tests.support.examples import examples
 
 CHARS = 'ab"\\\n[]^-éß😀'
 
@@ -41,7 +42,7 @@ def extend(pieces):
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.recursive(leaves, extend, max_leaves=8))
 def test_what_a_grammar_derives_it_accepts(piece):
     gbnf, text = piece

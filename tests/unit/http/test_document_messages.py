@@ -11,6 +11,7 @@ from gateway.http.native.executions import read_request
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from tests.fuzz.messages import sparse
+from tests.support.examples import examples
 
 KINDS = (execution_pb2.SystemRequest, execution_pb2.SystemResponse, event_pb2.ExecutionEvent)
 DEPTH = 2  # Messages within messages within the message.
@@ -29,7 +30,7 @@ def problems_of(value, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_message_is_as_json_fits_its_schema(kind):
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(sparse(kind.DESCRIPTOR, DEPTH))
     def holds(message):
         try:

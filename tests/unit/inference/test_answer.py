@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.inference.core.answers.dialect import VERBATIM, Dialect
+from tests.support.examples import examples
 from tests.unit.inference.answers import (
     AT_START,
     CALL,
@@ -39,7 +40,7 @@ sizes = st.lists(st.integers(0, 7), max_size=40)
 
 
 @pytest.mark.parametrize("form", [*IN_TEXT, *AT_START])
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(calls=calls_written, thought=thoughts, sizes=sizes)
 def test_calls_are_read_in_every_form_with_their_arguments_as_written(form, calls, thought, sizes):
     dialect, write_calls = (IN_TEXT | AT_START)[form]
@@ -52,7 +53,7 @@ def test_calls_are_read_in_every_form_with_their_arguments_as_written(form, call
 
 
 @pytest.mark.parametrize("form", IN_TEXT)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(before=prose, calls=calls_written, sizes=sizes)
 def test_text_before_a_call_in_the_models_own_form_is_content(form, before, calls, sizes):
     dialect, write_calls = IN_TEXT[form]

@@ -12,6 +12,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.core.generation import FinishReason, Sampling
 from services.inference.core.scheduling.branches import Ended, Failed, FailureCause, Finished, Prompted
+from tests.support.examples import examples
 from tests.unit.inference.batching_model import WARM, Bench, alone
 
 GREEDY = Sampling(temperature=0)
@@ -87,7 +88,7 @@ def play(options, requests, stored=None):
     raise AssertionError("the scheduler does not come to an end")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=1, max_size=7))
 def test_no_request_is_lost_and_none_ends_twice(options, requests):
     bench, numbers = play(options, requests)
@@ -103,7 +104,7 @@ def test_no_request_is_lost_and_none_ends_twice(options, requests):
             assert request["cancel_after"] is not None or request["expires_after"] is not None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=1, max_size=7))
 def test_the_token_budget_and_the_cache_are_never_exceeded(options, requests):
     bench, _ = play(options, requests)  # the scripted engine itself refuses a cell too many and a wrong position
@@ -115,13 +116,13 @@ def test_the_token_budget_and_the_cache_are_never_exceeded(options, requests):
         assert len({part.sequence_id for part in slices}) == len(slices)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=1, max_size=6))
 def test_each_candidate_says_what_it_would_say_alone(options, requests):
     check_texts(requests, *play(options, requests))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=1, max_size=6), st.integers(2, 20))
 def test_a_replica_that_starts_with_the_blocks_of_another_one_says_the_same(options, requests, block):
     options = {**options, "block": block}
@@ -142,7 +143,7 @@ def check_texts(requests, bench, numbers):
                 assert said == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=1, max_size=6))
 def test_the_same_requests_give_the_same_trace(options, requests):
     first, _ = play(options, requests)
@@ -151,7 +152,7 @@ def test_the_same_requests_give_the_same_trace(options, requests):
     assert first.events == second.events
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(BENCHES, st.lists(PROMPTS, min_size=1, max_size=5), st.integers(0, 12))
 def test_cancelling_one_request_never_stalls_its_neighbours(options, prompts, at):
     def steps(is_cancelled):
@@ -171,7 +172,7 @@ def test_cancelling_one_request_never_stalls_its_neighbours(options, prompts, at
     assert with_cancel <= without + 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 4), st.integers(4, 20))
 def test_a_low_priority_request_is_served_however_many_others_arrive(max_running, step_tokens):
     bench = Bench(max_running=max_running, step_tokens=step_tokens)
@@ -185,7 +186,7 @@ def test_a_low_priority_request_is_served_however_many_others_arrive(max_running
     raise AssertionError("the request starved")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(3, 16))
 def test_a_long_prompt_is_not_starved_by_short_ones_nor_by_decoding(step_tokens):
     bench = Bench(step_tokens=step_tokens, max_running=8, capacity=4000)

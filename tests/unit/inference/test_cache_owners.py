@@ -7,6 +7,7 @@ from services.inference.core.prompts.shared_prompts import SharedPrompts
 from services.inference.core.scheduling.branches import Prompted
 from services.inference.core.scheduling.cells.cache_owners import SHARED_OWNER, CacheOwners
 from services.inference.core.scheduling.cells.parked_prefixes import common_length
+from tests.support.examples import examples
 from tests.unit.inference.batching_model import Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, play
 
@@ -31,7 +32,7 @@ def said_by(bench, number, request):
         yield keys_of(request, [*request["prompt"], *bench.text(number, candidate).encode()])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(BENCHES, st.lists(REQUESTS, min_size=2, max_size=7))
 def test_a_count_of_cached_tokens_tells_only_what_the_same_tenant_or_the_operator_wrote(options, requests):
     bench, numbers = play(options, requests)

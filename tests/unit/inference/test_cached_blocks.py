@@ -12,6 +12,7 @@ from services.inference.core.scheduling.cells.cache_owners import SHARED_OWNER, 
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.vllm.events import BatchEncoder
 from tests.support.block_index import BlockIndex
+from tests.support.examples import examples
 
 BASE = 1000
 ME, OTHER = 1, 2
@@ -122,7 +123,7 @@ class LogAgainstTree(RuleBasedStateMachine):
 
 
 TestLogAgainstTree = LogAgainstTree.TestCase
-TestLogAgainstTree.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLogAgainstTree.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def runs_of(*sequences):

@@ -12,6 +12,7 @@ from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngin
 from services.inference.core.decoding.images import IMAGE_TOKEN
 from services.inference.core.scheduling.branches import Failed, Finished
 from services.inference.core.scheduling.drafts.worth import MeasuredWorth
+from tests.support.examples import examples
 from tests.support.fixed_drafts import FixedDepth
 from tests.unit.inference.batching_model import Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, check_texts, play
@@ -65,7 +66,7 @@ DRAFTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(BENCHES, DRAFTS, st.lists(REQUESTS, min_size=1, max_size=6), st.booleans())
 def test_each_candidate_says_what_it_would_say_alone(options, draft_options, requests, is_right):
     draft_options = dict(draft_options)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from pagantic_common.domain.errors import Overloaded
 from services.inference.core.scheduling.branches import Ended, Finished, Prompted
+from tests.support.examples import examples
 from tests.unit.inference.batching_model import Bench
 
 QUEUED = 200
@@ -19,7 +20,7 @@ def steps_to_first_token(bench, number, limit=2000):
     raise AssertionError("no first token")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.fixed_dictionaries({"step_tokens": st.integers(2, 64), "max_running": st.integers(2, 16)}),
     st.fixed_dictionaries({"max_tokens": st.integers(1, 60), "priority": st.integers(-2, 2)}),
@@ -41,7 +42,7 @@ def test_two_hundred_queued_requests_of_a_tenant_add_at_most_one_step_to_the_sha
     assert flooded <= steps_to_first_token(alone, alone.submit([120] * size, max_tokens=2)) + 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(2, 9), st.integers(1, 3))
 def test_tenants_that_ask_without_end_get_places_by_their_weights(max_running, weight):
     weights = {"heavy": float(weight)}

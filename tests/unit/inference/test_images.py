@@ -34,6 +34,7 @@ from services.inference.core.decoding.images import (
 from services.inference.core.generation import ChatPrompt
 from services.inference.core.scheduling.branches import Prompted
 from services.inference.core.scheduling.cells.cache_owners import CacheOwners
+from tests.support.examples import examples
 from tests.support.sample_images import GIF, PNG, sample_image
 from tests.unit.inference.batching_model import Bench
 
@@ -107,7 +108,7 @@ def test_a_run_is_of_one_image_or_of_tokens_alone_and_runs_cover_the_prompt(part
         start = end
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.fixed_dictionaries(
         {
@@ -348,7 +349,7 @@ def test_a_file_that_is_damaged_or_too_large_is_refused(data, wrong):
         decoded(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from([PNG, GIF]), st.integers(0, 2000), st.binary(min_size=1, max_size=8))
 def test_no_damage_gives_anything_but_pixels_or_a_refusal(name, place, damage):
     data = bytearray(sample_image(name))

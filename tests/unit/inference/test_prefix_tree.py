@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.inference.core.scheduling.cells.operations import Adopt, CopyPrefix, Drop, Park, Truncate, Unpark
 from services.inference.core.scheduling.prefix_tree import PrefixTree
+from tests.support.examples import examples
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=6) | st.integers(0, 2).map(lambda token: [token] * 18)
 
@@ -181,7 +182,7 @@ def common(first, second):
 
 
 TestTreeAgainstCache = TreeAgainstCache.TestCase
-TestTreeAgainstCache.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTreeAgainstCache.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 def opened(tree, tokens):

@@ -11,6 +11,7 @@ from services.inference.convert.request import sampling_from_proto
 from services.inference.core.decoding.sampling import adjust_logits, log_probabilities, rank_tokens
 from services.inference.core.generation import Sampling
 from services.inference.core.request_check import check_sampling
+from tests.support.examples import examples
 
 # Of 16 bits, so that logits that differ have weights that differ.
 LOGITS = st.lists(st.floats(-20, 20, width=16), min_size=2, max_size=40).map(lambda v: np.array(v, dtype=np.float32))
@@ -141,7 +142,7 @@ WIDE_LOGITS = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=2, m
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(WIDE_LOGITS, ACCEPTED, st.dictionaries(st.integers(0, 1), st.integers(1, 4096)), DRAWS)
 def test_every_accepted_sampling_leaves_a_finite_choice(logits, fields, seen, draw):
     sampling = sampling_from_proto(generation_pb2.Sampling(**fields))

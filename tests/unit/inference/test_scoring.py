@@ -6,12 +6,13 @@ from pagantic_common.testing.scripted_engine import ByteVocabulary, random_logit
 from services.inference.core.decoding.sampling import log_probabilities
 from services.inference.core.scheduling.branches import DecodeRequest, Ended, Finished, Progress
 from services.inference.core.scheduling.scoring import ContinuationTree, GivenDraft, GivenOutput
+from tests.support.examples import examples
 from tests.unit.inference.batching_model import Bench
 
 TOKENS = st.lists(st.integers(0, 255), min_size=1, max_size=30)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(TOKENS, TOKENS, st.integers(2, 40))
 def test_given_text_is_scored_by_the_logits_before_each_token(prompt, said, step_tokens):
     bench = Bench(step_tokens=step_tokens)
@@ -40,7 +41,7 @@ def test_given_text_is_scored_by_the_logits_before_each_token(prompt, said, step
 LABELS = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TOKENS, LABELS)
 def test_continuations_that_begin_alike_are_read_once(prompt, labels):
     bench = Bench(step_tokens=64)

@@ -9,6 +9,7 @@ from services.inference.core.scheduling.cells.operations import Adopt, Drop, Sav
 from services.inference.core.scheduling.cells.parked_prefixes import common_length
 from services.inference.core.scheduling.cells.saving import MAX_PENDING, RENEW_S, SAVES_PER_STEP, Saving
 from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS, BlockNames, name_blocks, root_of
+from tests.support.examples import examples
 from tests.unit.inference.batching_model import ROOT, Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, play
 from tests.unit.inference.test_cache_owners import keys_of, said_by
@@ -219,7 +220,7 @@ def common_in_blocks(tenant, own, other_tenant, keys):
     return common_length(own, keys, len(own))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     BENCHES, st.lists(REQUESTS, min_size=1, max_size=4), st.lists(REQUESTS, min_size=1, max_size=4), st.integers(2, 9)
 )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import Overloaded
 from services.inference.app.remote.turns import Turns
+from tests.support.examples import examples
 
 
 async def hold(turns, tenant, log, go_on):
@@ -36,7 +37,7 @@ async def test_tenants_take_turns_and_one_too_many_is_refused():
     assert (turns.running, turns.waiting) == (0, 0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 3),
     st.integers(0, 4),

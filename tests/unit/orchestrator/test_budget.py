@@ -27,6 +27,7 @@ from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.voting import Voting
+from tests.support.examples import examples
 
 PRICES = Prices(prompt_usd=1.0, cached_prompt_usd=0.1, output_usd=4.0)
 
@@ -154,7 +155,7 @@ class Spenders(RuleBasedStateMachine):
 
 
 TestSpenders = Spenders.TestCase
-TestSpenders.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSpenders.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 @given(st.text(max_size=200))

@@ -12,6 +12,7 @@ from pagantic_common.grammar.arguments import ArgumentChecker
 from services.tools.core.openapi.documents import refusal_of, translate
 from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.openapi.requests import build_request
+from tests.support.examples import examples
 
 TEXT = {"type": "string"}
 
@@ -274,7 +275,7 @@ def places_in(value, place=()):
 PLACES = [place for place in places_in(WHOLE) if place]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=4), st.sampled_from(["3.0.1", "3.1.0"]))
 def test_no_document_raises_an_error(changes, version):
     found = copy.deepcopy(WHOLE)

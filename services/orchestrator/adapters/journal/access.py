@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects import postgresql, sqlite
 
+from pagantic_common.domain.clock import Clock
 from pagantic_common.storage.database import READING
 from services.orchestrator.adapters.journal.changes.hub import Hub
 from services.orchestrator.adapters.journal.database import (
@@ -30,12 +31,13 @@ ResultT = TypeVar("ResultT")
 class JournalAccess(Changes):
     """The connection of one owner to a journal."""
 
-    def __init__(self, url: str, owner: str) -> None:
+    def __init__(self, url: str, owner: str, clock: Clock) -> None:
         self._url = check_url(url)
         self._owner = owner
+        self._clock = clock
         self._dialect = self._url.get_dialect()()
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._dialect.name]
-        self._writes = Writes(owner, self._dialect)
+        self._writes = Writes(owner, self._dialect, self._now_s)
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
         self._hub = Hub()
         self._is_open = False
@@ -45,6 +47,10 @@ class JournalAccess(Changes):
     def watching(self, key: ExecutionKey | SessionKey) -> AbstractContextManager[Watch]:
         """Watch an execution or a conversation."""
         return self._hub.watching(key)
+
+    def _now_s(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock.now().timestamp()
 
     async def _commit(self, work: Work, *, changed: Sequence[str] = ()) -> Any:
         """Do work in the next transaction, which changes these topics; returns its result after the commit."""

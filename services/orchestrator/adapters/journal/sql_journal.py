@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from threading import Lock
 
 from sqlalchemy.event import listen
 
+from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PreconditionFailed, Unavailable
+from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.changes.notices import Notices
 from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
 from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
@@ -52,8 +53,9 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         interrupted_turn_s: float = 0.0,
         durability: Durability = Durability.POWER,
         sealing: Sealing | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(url, owner)
+        super().__init__(url, owner, clock or SystemClock())
         self._sealing = sealing or Sealing()
         set_sealing(self._dialect, self._sealing)
         self._durability = durability
@@ -82,7 +84,9 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
             self._notices = Notices(self._engine, self._hub)
             self._notices.start()
             self._hub.note([EVERYTHING])  # The start may have interrupted executions.
-        self._purger = Purger(self._engine, self._retention_s, self._session_retention_s, self._audit_retention_s)
+        self._purger = Purger(
+            self._engine, self._retention_s, self._session_retention_s, self._audit_retention_s, self._now_s
+        )
         self.space = JournalSpace(self._engine)
         self._purger.start(self.space.ask)
         self._is_open = True
@@ -95,7 +99,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         await self._purger.close()
         self._beating.shutdown()
         with contextlib.suppress(Unavailable, PreconditionFailed):
-            await self._commit(lambda db: self._unregister(db, time.time()), changed=[EVERYTHING])
+            await self._commit(lambda db: self._unregister(db, self._now_s()), changed=[EVERYTHING])
         await self._group.close()
         if self._notices is not None:
             await self._notices.close()
@@ -117,5 +121,5 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
             with _OPENING, self._engine.begin() as db:
                 check_options(db)
                 migrate(db)
-                self._register(db, time.time())
+                self._register(db, self._now_s())
             self._stack = stack.pop_all()

@@ -6,8 +6,7 @@ A write names its owner: an execution that another owner has taken over refuses 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -87,7 +86,8 @@ class Prepared:
 class Writes:
     """The statements of one owner, on the connection that each is given."""
 
-    def __init__(self, owner: str, dialect: Dialect) -> None:
+    def __init__(self, owner: str, dialect: Dialect, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
         self._owner = owner
         self.interrupted_turn_s = 0.0  # how long an execution keeps its turn after it was interrupted
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
@@ -229,7 +229,7 @@ class Writes:
         return bool(db.execute(handed_over).rowcount)
 
     def _keeps_turn(self, db: Connection, holder: ExecutionKey) -> bool:
-        is_fresh = _executions.c.interrupted_at > time.time() - self.interrupted_turn_s
+        is_fresh = _executions.c.interrupted_at > self._now_s() - self.interrupted_turn_s
         keeps = or_(IS_LIVE, and_(IS_INTERRUPTED, is_fresh))
         found = select(_executions.c.ordinal).where(of_execution(_executions, holder), keeps)
         return db.execute(found).first() is not None

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, select, tuple_
 
 from pagantic_common.domain.calls.audit import START, AuditEntry, AuditRecord, follow
+from pagantic_common.domain.clock import Clock
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.rows import wrong_token
@@ -31,8 +32,8 @@ class SqlAudit(JournalAccess, AuditStore):
         audit_key: Keys the digests; empty for none.
     """
 
-    def __init__(self, url: str, owner: str) -> None:
-        super().__init__(url, owner)
+    def __init__(self, url: str, owner: str, clock: Clock) -> None:
+        super().__init__(url, owner, clock)
         self.audit_key = b""
         self._add_record = Prepared(self._insert(audit_records), self._dialect)
         self._listing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-audit")

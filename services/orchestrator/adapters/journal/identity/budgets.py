@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, select, tuple_, update
 
+from pagantic_common.domain.clock import Clock
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import EVERY_TENANT, translating_errors
 from services.orchestrator.adapters.journal.rows import read_token, token_of
@@ -34,8 +35,8 @@ class SqlBudgets(JournalAccess, BudgetStore):
     could block the group of another orchestrator, and with it all its executions.
     """
 
-    def __init__(self, url: str, owner: str) -> None:
-        super().__init__(url, owner)
+    def __init__(self, url: str, owner: str, clock: Clock) -> None:
+        super().__init__(url, owner, clock)
         self._spending = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-budgets")
 
     async def set_budget(self, budget: Budget) -> Budget:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Select, and_, or_, select, update
 
 from pagantic_common.domain.calls.api_keys import StoredKey
 from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import NotFound
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.database import EVERY_TENANT
@@ -27,8 +28,8 @@ class SqlKeys(JournalAccess, KeyStore):
     They are looked up on a thread of their own: no list that a caller asks for may hold up the calls of all others.
     """
 
-    def __init__(self, url: str, owner: str) -> None:
-        super().__init__(url, owner)
+    def __init__(self, url: str, owner: str, clock: Clock) -> None:
+        super().__init__(url, owner, clock)
         self._looking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-keys")
 
     async def add_key(self, key: StoredKey) -> None:

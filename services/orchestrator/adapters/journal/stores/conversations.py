@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,12 +72,12 @@ class SqlConversations(JournalAccess, Conversations):
         return await self._read(tenant, lambda db: _page(db, found, limit, state_key))
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
-        now_s = time.time()
+        now_s = self._now_s()
         updated: SessionRecord = await self._commit(lambda db: self._update_state(db, key, values, removed, now_s))
         return updated
 
     async def append_messages(self, key: SessionKey, messages: Sequence[Message]) -> SessionRecord:
-        now_s = time.time()
+        now_s = self._now_s()
 
         def append(db: Connection) -> SessionRecord:
             self._writes.append_messages(db, key, messages, now_s)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 
+from pagantic_common.domain.clock import Clock
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
 from services.orchestrator.adapters.journal.database import translating_errors
@@ -24,8 +24,8 @@ RELEASED_AT_ONCE = 1000  # so that a statement has a bounded number of parameter
 class SqlOwnership(JournalAccess, Ownership):
     """Executions by their owners' names, and the heartbeats of the owners. These have a thread of their own."""
 
-    def __init__(self, url: str, owner: str) -> None:
-        super().__init__(url, owner)
+    def __init__(self, url: str, owner: str, clock: Clock) -> None:
+        super().__init__(url, owner, clock)
         self._lock: OwnerLock
         self._beating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-beats")
 
@@ -55,11 +55,11 @@ class SqlOwnership(JournalAccess, Ownership):
         return self._group.failure
 
     async def interrupt(self, owner: str, beat: int) -> bool:
-        now_s = time.time()
+        now_s = self._now_s()
         return bool(await self._commit(lambda db: self._interrupt_dead(db, owner, beat, now_s), changed=[EVERYTHING]))
 
     async def release(self, keys: Sequence[ExecutionKey]) -> None:
-        now_s = time.time()
+        now_s = self._now_s()
         await self._commit(lambda db: self._release(db, keys, now_s), changed=[EVERYTHING])
 
     def _register(self, db: Connection, now_s: float) -> None:

@@ -39,10 +39,12 @@ class Purger:
         self,
         engine: Engine,
         retention_s: float,
-        session_retention_s: float = 0.0,
-        audit_retention_s: float = math.inf,
+        session_retention_s: float,
+        audit_retention_s: float,
+        now_s: Callable[[], float],
     ) -> None:
         self._engine = engine
+        self._now_s = now_s
         self._retention_s = retention_s
         self._session_retention_s = session_retention_s
         self._audit_retention_s = audit_retention_s
@@ -63,7 +65,7 @@ class Purger:
 
     async def purge(self) -> None:
         """Purge everything that is too old; raises the database's errors."""
-        now_s = time.time()
+        now_s = self._now_s()
         await self._repeat(lambda db: forget_old_executions(db, now_s - self._retention_s, self._at_once))
         if self._session_retention_s:
             oldest_s = now_s - self._session_retention_s
