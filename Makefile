@@ -84,7 +84,8 @@ landing: ## Set up and test a clean clone of HEAD as a newcomer would, but for t
 	@CACHE="$(CACHE)" PYTHON="$(PYTHON)" .ci/landing
 
 .PHONY: test-whole
-test-whole: setup-dev ## The tests that make test takes samples of, whole: every schema of the suites, every kill of a service, 200 cases
+test-whole: setup-dev ## What make test samples, whole: all examples of properties, schemas of the suites, kills of a service, 200 cases
+	@PAGANTIC_TEST_EXAMPLES=all $(BIN)/python -m pytest tests/unit tests/contract $(TEST_IN_PARALLEL) --progress
 	@PAGANTIC_CORPUS=all PAGANTIC_TEST_EVAL_CASES=200 PAGANTIC_TEST_RECIPES=all $(BIN)/python -m pytest \
 		tests/e2e/test_schema_corpus.py tests/e2e/test_kill_services.py tests/e2e/test_eval.py tests/e2e/test_recipes.py
 
@@ -166,8 +167,9 @@ dashboards: setup-dev ## Write the Grafana dashboards of deploy/observability fr
 	@$(BIN)/python -m tests.support.write_dashboards
 
 .PHONY: measures
-measures: setup-dev ## Print how long, branched and entangled the source is, and hold its limits
+measures: setup-dev ## Print how long, branched and entangled the source is, hold its limits, and count the calls of a CHAT
 	@$(BIN)/python -m tests.measures
+	@$(BIN)/python -m tests.measures.hops
 
 .PHONY: fuzz
 fuzz: setup-dev ## Send generated requests to every rpc of a real system; EXAMPLES=2500 for each

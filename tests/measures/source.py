@@ -1,6 +1,9 @@
-"""Measures of the source: how long, how branched, how entangled. Read from the syntax, nothing is imported."""
+"""Measures of the source: length, branching, hops between modules and functions. Read from the syntax alone."""
 
 import ast
+import io
+import tokenize
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("pagantic_common", "services", "gateway", "deploy")
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.comprehension, ast.Assert)
 NESTING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
+SMALL_FUNCTION = 5
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -25,13 +29,14 @@ class Function:
 
 @dataclass(frozen=True)
 class Module:
-    """A module: its lines, its functions, the modules of ours that it imports, its conditional expressions."""
+    """A module; `imports` are modules of ours, `small_private` private functions of at most 5 lines with one use."""
 
     name: str
     lines: int
+    comments: int
     functions: tuple[Function, ...]
     imports: frozenset[str]
-    conditionals: int
+    small_private: int
 
 
 def read_modules(root=ROOT):
@@ -57,7 +62,8 @@ def read_module(path, root, names):
         lines=len(text.splitlines()),
         functions=tuple(_function(name, node) for node in functions),
         imports=frozenset(_imports(tree, names) - {name}),
-        conditionals=sum(isinstance(node, ast.IfExp) for node in ast.walk(tree)),
+        comments=sum(token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(text).readline)),
+        small_private=_small_private(tree, functions),
     )
 
 
@@ -73,6 +79,26 @@ def rooms(modules):
         room = room_of(module.name)
         counts[room] = counts.get(room, 0) + 1
     return counts
+
+
+def importers(modules):
+    """Return the modules of ours that import each module."""
+    found = {module.name: set() for module in modules}
+    for module in modules:
+        for name in module.imports:
+            found[name].add(module.name)
+    return found
+
+
+def _small_private(tree, functions):
+    """Count private functions of at most 5 lines that the module names once: a reader jumps there for little."""
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    uses.update(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return sum(
+        node.name.startswith("_") and not node.name.startswith("__") and uses[node.name] == 1
+        for node in functions
+        if node.end_lineno - node.lineno + 1 <= SMALL_FUNCTION
+    )
 
 
 def _function(module, node):

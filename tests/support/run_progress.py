@@ -12,6 +12,8 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 LINE_EVERY_S = 10.0
 # Each test has a timeout of its own. This is for code that no signal interrupts, such as a lock held in C.
 HANGS_AFTER_S = 900.0
@@ -39,17 +41,16 @@ class RunProgress:
 
     # The hooks of pytest and pytest-xdist.
 
+    def pytest_sessionstart(self, session):
+        self._writer = session.config.pluginmanager.getplugin("terminalreporter")
+        threading.Thread(target=self._watch, name="test-progress", daemon=True).start()
+
     def pytest_collection_finish(self, session):
         self._total = self._total or len(session.items)
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids):
         self._total = len(ids)
-
-    def pytest_sessionstart(self, session):
-        self._writer = session.config.pluginmanager.getplugin("terminalreporter")
-
-    def pytest_runtestloop(self):
-        threading.Thread(target=self._watch, name="test-progress", daemon=True).start()
 
     def pytest_runtest_logstart(self, nodeid):
         self._running.add(nodeid)

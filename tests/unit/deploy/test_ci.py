@@ -1,65 +1,49 @@
 """What .ci/run and the end of a test run do on machines that lack something."""
 
-import os
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.needs import POSTGRESQL, STRICT, SUITES, skip_without, skipped_lines
+
 ROOT = Path(__file__).parents[3]
-SKIPPING = """
-from tests.support.needs import POSTGRESQL, SUITES, skip_without
-
-def test_installable():
-    skip_without(POSTGRESQL)
-
-def test_not_installable():
-    skip_without(SUITES)
-
-def test_runs():
-    pass
-"""
 
 
-def run_tests(folder, **environment):
-    (folder / "test_it.py").write_text(SKIPPING)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PAGANTIC_")} | environment
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.conftest",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        folder,
-        folder,
+def test_a_run_ends_with_what_it_skipped_and_how_to_have_it(monkeypatch):
+    monkeypatch.delenv(STRICT, raising=False)
+    reports = []
+    for need in (SUITES, POSTGRESQL, SUITES):
+        with pytest.raises(pytest.skip.Exception) as skipped:
+            skip_without(need)
+        reports.append(SimpleNamespace(longrepr=("file", 1, f"Skipped: {skipped.value}")))
+    assert skipped_lines(reports) == [
+        "2 skipped for want of the public test suites: set PAGANTIC_SUITES to their folder",
+        "1 skipped for want of PostgreSQL: install Debian's package postgresql",
     ]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100)
 
 
-def test_a_run_ends_with_what_it_skipped_and_how_to_have_it(tmp_path):
-    done = run_tests(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 skipped for want of PostgreSQL: install Debian's package postgresql" in done.stdout
-    assert "1 skipped for want of the public test suites: set PAGANTIC_SUITES to their folder" in done.stdout
+def test_where_nothing_may_be_skipped_a_missing_program_is_a_failure_by_name(monkeypatch):
+    monkeypatch.setenv(STRICT, "1")
+    with pytest.raises(pytest.fail.Exception, match="this machine lacks PostgreSQL: install Debian's package postgres"):
+        skip_without(POSTGRESQL)
+    with pytest.raises(pytest.skip.Exception):
+        skip_without(SUITES)
 
 
-def test_where_nothing_may_be_skipped_a_missing_program_is_a_failure_by_name(tmp_path):
-    done = run_tests(tmp_path, PAGANTIC_TEST_STRICT="1")
-    assert done.returncode == 1
-    assert "this machine lacks PostgreSQL: install Debian's package postgresql" in done.stdout
-    assert "1 failed, 1 passed, 1 skipped" in done.stdout
-
-
-def test_a_run_that_takes_too_long_ends_and_says_so(tmp_path):
-    done = run_tests(tmp_path, PAGANTIC_TEST_LIMIT_S="0")
-    assert done.returncode != 0
-    assert "the tests took longer than 0 s" in done.stdout
+@pytest.mark.parametrize(("failed", "status", "said"), [(1, 0, "flaky: "), (4, 1, "4 tests failed, more than the 3")])
+def test_a_few_failed_tests_run_again_alone(tmp_path, failed, status, said):
+    test = tmp_path / "test_flaky.py"
+    test.write_text("def test_now():\n    pass\n", encoding="utf-8")
+    failures = tmp_path / "failures.json"
+    failures.write_text(json.dumps(dict.fromkeys([f"{test}::test_now", "b", "c", "d"][:failed], "first")))
+    command = [sys.executable, "-m", "tests.support.rerun", str(failures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, said in done.stdout) == (status, True), done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -67,7 +51,7 @@ def machine(tmp_path):
     """A machine with little on it: run .ci/run there with these programs, each a shell script."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("bash", "dirname", "id", "env"):
+    for name in ("bash", "dirname", "id", "env", "mktemp", "rm"):
         (programs / name).symlink_to(shutil.which(name))
     checkout = tmp_path / "checkout"
     (checkout / ".ci").mkdir(parents=True)
@@ -100,7 +84,8 @@ def test_ci_installs_what_it_lacks_and_then_runs_the_tests(machine):
     assert done.returncode == 0, done.stderr
     assert "ci: installing nodejs npm\n" in done.stdout
     assert "ci: the public test suites are not at ../shared/suites" in done.stdout
-    assert done.stdout.endswith("make test, strict 1\n")
+    assert "make test FAILURES=" in done.stdout
+    assert done.stdout.endswith(", strict 1\n")
 
 
 def test_ci_installs_nothing_that_is_there(machine):
