@@ -44,7 +44,7 @@ def test_guards_keep_their_order_and_have_careful_defaults(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not valid: Invalid JSON"),
+        ("{", "is not JSON: line 1 column 2"),
         ({}, "guards: Field required"),
         ({"guards": []}, "guards: List should have at least 1 item"),
         ({"guards": [{"plugin": "secrets", "stages": ["inputs"]}]}, r"guards.0.stages.0: Input should be 'input'"),

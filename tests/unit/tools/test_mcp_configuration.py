@@ -56,15 +56,15 @@ def test_our_own_keys_are_read(tmp_path):
     ("content", "reason"),
     [
         ("{", "is not JSON"),
-        ("{}", "'mcpServers'"),
+        ("{}", "mcpServers: Field required"),
         ({"a b": {"command": "x"}}, "server name 'a b'"),
         ({"a": {}}, "either a command or a url"),
         ({"a": {"command": "x", "url": "http://b"}}, "either a command or a url"),
         ({"a": {"url": "ftp://b"}}, "server 'a': the url must begin with"),
         ({"a": {"url": "http://user:s3cret@b"}}, "no user or password"),
-        ({"a": {"type": "sse", "url": "http://b"}}, "'mcpServers.a.type'"),
+        ({"a": {"type": "sse", "url": "http://b"}}, "mcpServers.a.type: "),
         ({"a": {"command": "${NOT_SET}"}}, "'NOT_SET', which is not set"),
-        ({"a": {"command": "x", "timeoutSeconds": 0}}, "'mcpServers.a.timeoutSeconds'"),
+        ({"a": {"command": "x", "timeoutSeconds": 0}}, "mcpServers.a.timeoutSeconds: "),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_reason_and_without_its_secrets(tmp_path, content, reason):

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.text.calibration import MAX_SCALING, Calibration, LabelCalibration
 from pagantic_common.domain.text.isotonic import Curve
+from pagantic_common.storage.json_file import read_json_file
 
 SUFFIX = ".json"
+CALIBRATIONS = "the calibration"
 
 
 Scaling = Annotated[float, Field(ge=-MAX_SCALING, le=MAX_SCALING, allow_inf_nan=False)]
@@ -59,17 +61,7 @@ def read_calibrations(folder: Path | None) -> Mapping[str, LabelCalibration]:
     except OSError as error:
         raise InvalidRequest(f"the calibration folder {str(folder)!r} cannot be read: {error.strerror}") from None
     files = [path for path in paths if path.suffix == SUFFIX and not path.name.startswith(".") and path.is_file()]
-    return {path.stem: _read(path) for path in files}
-
-
-def _read(path: Path) -> LabelCalibration:
-    problem = "its name does not match [A-Za-z0-9._:-]{1,128}"
-    if is_id(path.stem):
-        try:
-            return _File.model_validate_json(path.read_bytes()).calibration()
-        except OSError as error:
-            problem = error.strerror or str(error)
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            problem = f"{first['loc']}: {first['msg']}"
-    raise InvalidRequest(f"the calibration {path.name!r} cannot be used: {problem}")
+    for path in files:
+        if not is_id(path.stem):
+            raise InvalidRequest(f"{CALIBRATIONS} {str(path)!r}: its name does not match [A-Za-z0-9._:-]{{1,128}}")
+    return {path.stem: read_json_file(path, _File, CALIBRATIONS).calibration() for path in files}

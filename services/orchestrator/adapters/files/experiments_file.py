@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.adapters.files.json_file import read_json_file
+from pagantic_common.storage.json_file import read_json_file
 from services.orchestrator.core.admission.experiments import Experiment, Variant
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.services import ConfiguredTemplate
@@ -65,7 +65,7 @@ def read_experiments(path: Path | None, templates: Sequence[ConfiguredTemplate])
     if path is None:
         return ()
     where = f"{EXPERIMENTS_FILE} {str(path)!r}"
-    experiments = tuple(map(_experiment, read_json_file(path, _File, where).experiments))
+    experiments = tuple(map(_experiment, read_json_file(path, _File, EXPERIMENTS_FILE).experiments))
     _check_names([one.name for one in experiments], f"{where}: experiments")
     known = {template.name: template for template in templates}
     for experiment in experiments:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.guards.plugin import GuardStage
-from services.orchestrator.adapters.files.json_file import read_json_file
+from pagantic_common.storage.json_file import read_json_file
 from services.orchestrator.core.guards.rules import GuardAction, GuardRule, OnFailure
 
 GUARDS_FILE: Final = "GUARDS_FILE"
@@ -52,7 +52,7 @@ class GuardsFile:
 def read_guards_file(path: Path) -> GuardsFile:
     """Read the file; raises InvalidRequest that names what is wrong and where."""
     where = f"{GUARDS_FILE} {str(path)!r}"
-    content = read_json_file(path, _File, where)
+    content = read_json_file(path, _File, GUARDS_FILE)
     rules = tuple(map(_rule, content.guards))
     names = [rule.name for rule in rules]
     if twice := next((name for name in names if names.count(name) > 1), None):

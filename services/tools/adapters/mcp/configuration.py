@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.tools.adapters.settings_file import FileEntry, read_file
+from pagantic_common.storage.json_file import read_json_file
+from services.tools.adapters.file_entry import FileEntry
 from services.tools.core.allowlists import HostAllowlist
 from services.tools.core.servers import (
     ClientCredentials,
@@ -52,7 +53,7 @@ def read_servers(path: Path, variables: Mapping[str, str], hosts: HostAllowlist)
     `${NAME}` and `${NAME:-default}` in a value stand for an environment variable. A server with a URL may call the host
     of the URL, that of its authorization server, and `hosts`. Raises InvalidRequest, naming what is wrong.
     """
-    content = read_file(path, _File, "MCP_SERVERS", variables)
+    content = read_json_file(path, _File, "MCP_SERVERS", variables)
     return [_spec_of(name, server, hosts) for name, server in content.mcp_servers.items() if not server.disabled]
 
 

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, StringConstraints
 
 from pagantic_common.domain.errors import InvalidRequest
-from services.tools.adapters.settings_file import FileEntry, read_file
+from pagantic_common.storage.json_file import read_json_file
+from services.tools.adapters.file_entry import FileEntry
 from services.tools.core.allowlists import HostAllowlist
 from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.servers import HttpTransport
@@ -57,7 +58,7 @@ class ApiSpec:
 
 def read_apis(path: Path, variables: Mapping[str, str]) -> list[ApiSpec]:
     """Return the APIs of a file that are not disabled; documents are beside it. Raises InvalidRequest."""
-    content = read_file(path, _File, "OPENAPI", variables)
+    content = read_json_file(path, _File, "OPENAPI", variables)
     return [_spec_of(name, api, path.parent) for name, api in content.apis.items() if not api.disabled]
 
 
