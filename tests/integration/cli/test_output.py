@@ -13,7 +13,7 @@ PAGANTIC = Path(sys.executable).parent / "pagantic"
 # The program, which gets SIGINT at the moment when it imports the module of its argument.
 INTERRUPTED = """
 import os, signal, sys
-from gateway.completion import entry
+from gateway.cli import entry
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):

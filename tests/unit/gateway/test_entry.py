@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gateway.completion import entry
+from gateway.cli import entry
 
 
 def test_without_the_package_it_says_how_to_get_it_and_prints_the_help(monkeypatch, capfd):
