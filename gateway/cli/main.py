@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import completion
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
 from gateway.cli.running import use_remembered_addresses
 from gateway.cli.serving import configured
@@ -64,9 +63,7 @@ def main() -> None:
     try:
         problems = configured.use_settings()
         use_remembered_addresses(os.environ)
-        command = typer.main.get_command(app)
-        completion.prepare_answer()
-        command(obj="" if _HELP.intersection(sys.argv) else problems)
+        app(obj="" if _HELP.intersection(sys.argv) else problems)
     except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)

@@ -22,12 +22,12 @@ def main() -> None:
 def _start() -> None:
     if len(sys.argv) == 1 and _is_terminal():
         if importlib.util.find_spec("textual") is not None:
-            from gateway.tui.program import main as open_program
+            from gateway.tui.program import main as open_program  # noqa: PLC0415 - the commands need none of it
 
             open_program()
             return
         sys.stderr.write(NO_SCREEN)
-    from gateway.cli.main import main as run
+    from gateway.cli.main import main as run  # noqa: PLC0415 - within reach of the handling of Ctrl-C
 
     run()
 
