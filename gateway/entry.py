@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130  # as gateway.cli.failures has it, which is not imported yet
 NO_SCREEN = "the terminal program needs the package textual: `pip install 'pagantic[tui]'` brings it\n\n"
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gateway.cli.completion import prepare_answer
-from gateway.cli.failures import offering
+from gateway.cli.failures import EXIT_INTERRUPTED, offering
 
 # By name: the module within gateway.cli, with its function or group, and the first sentence of the command's help.
 COMMANDS = {
@@ -71,9 +71,13 @@ class CommandTree(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that a line names, imported, and the words after its name."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name is not None and command is not None:
-            command = load_command(name)
-        return name, command, rest
+        if name is None or command is None:
+            return name, command, rest
+        try:
+            return name, load_command(name), rest
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def load_command(name: str) -> Any:

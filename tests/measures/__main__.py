@@ -19,7 +19,6 @@ MAY_IMPORT_MORE = {
     "services.orchestrator.wiring.access": "it names the classes that let callers in",
     "services.orchestrator.wiring.services": "it names the classes of every called service",
     "deploy.local.host": "it opens all services in one process",
-    "gateway.cli.main": "it names every command",
     "services.orchestrator.servicer": "every rpc, each with its converter",
     "services.tools.__main__": "it names every concrete class of the service",
     "services.tools.servicer": "every rpc, each with its converter",
