@@ -21,6 +21,7 @@ MAY_IMPORT_MORE = {
     "deploy.local.host": "it opens all services in one process",
     "services.orchestrator.servicer": "every rpc, each with its converter",
     "services.tools.__main__": "it names every concrete class of the service",
+    "services.tools.wiring": "it names the classes that reach MCP servers and HTTP APIs",
     "services.tools.servicer": "every rpc, each with its converter",
     "services.orchestrator.adapters.journal.stores.executions": "all that is stored of an execution, and read again",
     "services.orchestrator.adapters.journal.sql_journal": "it joins a class for each port",
