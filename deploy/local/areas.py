@@ -15,7 +15,6 @@ from pathlib import Path
 from pydantic_settings import BaseSettings
 
 from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
-from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from pagantic_common.settings import Auth
 from pagantic_common.storage.settings_file import origin_of
 
@@ -153,5 +152,7 @@ def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
     auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
     if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
         return {}
+    from pagantic_common.rpc.access.tenant_tokens import write_key_pair  # noqa: PLC0415 - slow, and for API keys alone
+
     signing, verifying = map(str, write_key_pair(state / "identity"))
     return {**dict(zip(IDENTITY_VARIABLES, (signing, verifying), strict=True)), BACKGROUND_VARIABLE: signing}

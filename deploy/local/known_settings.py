@@ -21,8 +21,8 @@ from deploy.local.areas import (
 )
 from pagantic_common.models.resolving import NO_MODEL
 from pagantic_common.settings import known_names, read_settings, variable_of
-from pagantic_common.settings.names import AREAS, DOORS, find_unknown
 from pagantic_common.storage.settings_file import SettingsFileError, origin_of, use_settings_file
+from pagantic_common.storage.settings_names import AREAS, DOORS, find_unknown
 
 # Settings that name files, beside those whose names say so.
 _FILES = (

@@ -13,6 +13,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.answering.answers import note_request_id, stream_answer, wait_for_answer
+from gateway.cli.completion import names_of, words
 from gateway.cli.output import UsageError, check_response, note, print_json, report, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, chat_request
@@ -37,10 +38,18 @@ def chat(
     lines: Annotated[
         bool, typer.Option("--lines", help="Take each line of stdin as a turn of a conversation.")
     ] = False,
-    session: Annotated[str, typer.Option(metavar="ID", help="Conversation to continue, or to start.")] = "",
+    session: Annotated[
+        str,
+        typer.Option(metavar="ID", help="Conversation to continue, or to start.", autocompletion=names_of("sessions")),
+    ] = "",
     tool: options.Tool = None,
     tool_choice: Annotated[
-        str, typer.Option(metavar="CHOICE", help="auto, required, none, or the tool that must be called.")
+        str,
+        typer.Option(
+            metavar="CHOICE",
+            help="auto, required, none, or the tool that must be called.",
+            autocompletion=words(("auto", "required", "none")),
+        ),
     ] = "",
     context: options.Context = "",
     system: options.System = "",
@@ -151,7 +160,7 @@ def _take_turns(client: Client, request_of: RequestOf, session_id: str, timeout_
 def _line_editing() -> Iterator[None]:
     """Give the prompt editing keys, and a history in the state folder."""
     try:
-        import readline  # noqa: PLC0415 - the import changes input(); some Pythons lack the module
+        import readline
     except ImportError:
         yield
         return

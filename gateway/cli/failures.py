@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
-from pagantic_common.rpc.status import MessageTooLarge, Unreachable
-from pagantic_common.settings.installed import reaching_step
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, MessageTooLarge, PaganticError, Unreachable
+from pagantic_common.storage.installed import reaching_step
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -1,79 +1,34 @@
-"""The `pagantic` command: its sub-commands, and the report of unexpected errors."""
+"""The `pagantic` command: its own options, the settings of every command, and the report of unexpected errors."""
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from gateway.cli import chat, requests
-from gateway.cli.calibration import answerability, decisions
-from gateway.cli.evaluation import commands
 from gateway.cli.failures import EXIT_CODES_HELP, EXIT_FAILED
-from gateway.cli.models import commands as models
-from gateway.cli.models import pulling
-from gateway.cli.options import PlainCommand
-from gateway.cli.retrieval import ask as asking
-from gateway.cli.retrieval import documents, ingest
-from gateway.cli.serving import configured, doctor, http, local, mcp, tools, tuning
-from gateway.cli.serving.starting import init
-from gateway.cli.stored import approvals, audit, budgets, executions, keys, replays, sessions
+from gateway.cli.running import use_remembered_addresses
+from gateway.cli.serving import configured
+from gateway.cli.tree import CommandTree
 from pagantic_common.domain.text.terminal import plain_text
 
 _HELP = {"-h", "--help"}
 app = typer.Typer(
     name="pagantic",
+    cls=CommandTree,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": sorted(_HELP)},
 )
-for _command in (
-    init.init,
-    local.up,
-    local.down,
-    local.status,
-    local.logs,
-    doctor.doctor,
-    tuning.tune,
-    chat.chat,
-    asking.ask,
-    requests.structured,
-    requests.vote,
-    requests.plan,
-    requests.run,
-    executions.executions,
-    executions.timeline,
-    executions.cancel,
-    executions.resume,
-    replays.replay,
-    executions.usage,
-    ingest.ingest,
-    documents.verify,
-    answerability.calibrate,
-    decisions.fit,
-    tools.tools,
-    pulling.pull,
-    models.rm,
-    http.serve,
-    mcp.mcp,
-):
-    app.command(cls=PlainCommand)(_command)
-app.command("show", cls=PlainCommand)(executions.show_execution)
-app.add_typer(models.models, name="models")
-app.add_typer(sessions.sessions, name="sessions")
-app.add_typer(approvals.approvals, name="approvals")
-app.add_typer(keys.keys, name="keys")
-app.add_typer(budgets.budgets, name="budgets")
-app.add_typer(audit.audit, name="audit")
-app.add_typer(documents.collections, name="collections")
-app.add_typer(commands.evaluations, name="eval")
 
 
 def _print_version(value: bool) -> None:
     if value:
+        import importlib.metadata
+
         typer.echo(f"pagantic {importlib.metadata.version('pagantic')}")
         raise typer.Exit
 
@@ -107,7 +62,7 @@ def main() -> None:
     """Entry point of `pagantic`."""
     try:
         problems = configured.use_settings()
-        local.use_remembered_addresses()
+        use_remembered_addresses(os.environ)
         app(obj="" if _HELP.intersection(sys.argv) else problems)
     except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)

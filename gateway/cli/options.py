@@ -1,16 +1,15 @@
-"""Options that several commands share, the form of their help, and the texts and files of their arguments."""
+"""Options that several commands share, and the texts and files of their arguments."""
 
 from __future__ import annotations
 
 import sys
 import uuid
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
-from gateway.cli.failures import offering
+from gateway.cli.completion import names_of, words
 from gateway.cli.output import UsageError, note
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import Options, user_message
@@ -40,17 +39,35 @@ RequestId = Annotated[
     str, typer.Option(metavar="ID", help="Id of the request, to send it again or look it up; else one is made.")
 ]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the request and its steps, for `pagantic replay`.")]
-StoredId = Annotated[str, typer.Argument(metavar="ID", help="Id of the request.")]
+StoredId = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the request.", autocompletion=names_of("executions"))
+]
 System = Annotated[str, typer.Option(metavar="TEXT", help="System prompt.")]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Model to use; `pagantic models` lists them.")]
-Context = Annotated[str, typer.Option(metavar="COLLECTION", help="Collection of documents to retrieve from.")]
+Model = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Model to use; `pagantic models` lists them.", autocompletion=names_of("models")),
+]
+Context = Annotated[
+    str,
+    typer.Option(
+        metavar="COLLECTION", help="Collection of documents to retrieve from.", autocompletion=names_of("collections")
+    ),
+]
 Image = Annotated[
     list[Path] | None,
     typer.Option("--image", metavar="FILE", help="PNG, JPEG, WebP or GIF before the text; repeatable."),
 ]
 Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text; repeatable.")]
-Reasoning = Annotated[str, typer.Option(metavar="MODE", help="Let the model reason first: auto, on or off.")]
-Tool = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Tool that the model may call; repeatable.")]
+Reasoning = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE", help="Let the model reason first: auto, on or off.", autocompletion=words(REASONING_MODES)
+    ),
+]
+Tool = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Tool that the model may call; repeatable.", autocompletion=names_of("tools")),
+]
 MaxTokens = Annotated[
     int, typer.Option(metavar="N", min=0, help="Most output tokens; 0 is the system's default.", show_default=False)
 ]
@@ -58,34 +75,6 @@ Temperature = Annotated[
     float | None, typer.Option(metavar="X", min=0, max=2, help="Randomness, 0 to 2; 0 takes the likeliest token.")
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the random stream.")]
-
-
-class PlainCommand(TyperCommand):
-    """A command whose help names its arguments as in manuals, and whose failures name its options."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        with offering(name for parameter in self.params for name in parameter.opts):
-            return super().invoke(ctx)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line."""
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the descriptions of arguments and options."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is None:
-                continue
-            if parameter.param_type_name == "argument":
-                sections["Arguments"].append((record[0].split(" <")[0], record[1]))
-            else:
-                sections["Options"].append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
 
 
 def request_id_of(given: str) -> str:

@@ -11,22 +11,20 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from google.protobuf import json_format
-from google.protobuf.message import Message
-from rich.console import Console, RenderableType
-from rich.status import Status
-from rich.text import Text
 
 from gateway.cli.failures import EXIT_INTERRUPTED, EXIT_REQUEST, EXIT_USAGE, exit_code_of, next_step_of
-from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.client import raise_for_error
-from pagantic_common.client.tables import wide_console
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import plain_json, plain_text
-from pagantic_common.rpc.status import status_code_of
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import RenderableType
+    from rich.status import Status
+
+    from pagantic.orchestrator.v1 import execution_pb2
 
 
 class UsageError(Exception):
@@ -60,11 +58,15 @@ def note(text: str) -> None:
 
 def show(table: RenderableType) -> None:
     """Write a table."""
+    from pagantic_common.client.tables import wide_console
+
     wide_console().print(table)
 
 
 def print_json(message: Message, *, one_line: bool = False) -> None:
     """Print a message as proto JSON with the field names of the protos."""
+    from google.protobuf import json_format
+
     indent: int | None = 2
     if one_line:
         indent = None
@@ -73,6 +75,8 @@ def print_json(message: Message, *, one_line: bool = False) -> None:
 
 def check_response(response: execution_pb2.SystemResponse) -> None:
     """Report the response's error, if it has one, and end with its exit code."""
+    from pagantic_common.client import raise_for_error
+
     try:
         raise_for_error(response)
     except PaganticError as error:
@@ -82,13 +86,20 @@ def check_response(response: execution_pb2.SystemResponse) -> None:
 
 def report(error: PaganticError, *, request_id: str = "") -> None:
     """Write `CODE: message`, the request's id and the next step to stderr."""
-    code = status_code_of(error).name
-    if error.code is not None:
-        code = error.code.value
+    code = _code_of(error)
     typer.secho(f"{code}: {_one_line(plain_text(str(error)))}", err=True, fg=typer.colors.RED)
     if request_id:
         typer.echo(f"request: {plain_text(request_id)}", err=True)
     typer.echo(f"next: {next_step_of(error, request_id)}", err=True)
+
+
+def _code_of(error: PaganticError) -> str:
+    """Return the error's own code, or the status of its class."""
+    if error.code is not None:
+        return error.code.value
+    from pagantic_common.rpc.status import status_code_of
+
+    return str(status_code_of(error).name)
 
 
 def refuse(problems: Iterable[str]) -> NoReturn:
@@ -118,6 +129,8 @@ def reporting_errors(request_id: str = "") -> Iterator[None]:
 @contextmanager
 def showing_progress() -> Iterator[Progress]:
     """Show progress on a terminal; nothing elsewhere."""
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         if console.is_terminal:
@@ -143,6 +156,8 @@ class Progress:
             words = f"{plain_text(what)} … {waited_s:.0f} s"
             if self._characters:
                 words += f", {self._characters} characters"
+            from rich.text import Text
+
             self._status.update(Text(words, style="dim"))
 
 

@@ -10,6 +10,7 @@ from google.protobuf import json_format
 
 from gateway.cli import options
 from gateway.cli.answering.answers import answer_quietly, note_request_id, show_response
+from gateway.cli.completion import words
 from gateway.cli.output import UsageError, check_response, print_json, reporting_errors
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Client, plan_request, structured_request, vote_request
@@ -109,7 +110,10 @@ def vote(
         int, typer.Option("-n", metavar="N", min=0, help="Number of answers, 16 at most; 0 is 3.", show_default=False)
     ] = 0,
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help=f"How votes are counted: {', '.join(STRATEGIES)}.")
+        str,
+        typer.Option(
+            metavar="NAME", help=f"How votes are counted: {', '.join(STRATEGIES)}.", autocompletion=words(STRATEGIES)
+        ),
     ] = "majority",
     min_agreement: Annotated[
         float, typer.Option(metavar="X", min=0, max=1, help="Least share of the votes that the winner needs.")

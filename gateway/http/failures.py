@@ -6,8 +6,8 @@ from typing import Any
 
 from gateway.web.refusal import Refusal
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCode, PaganticError
-from pagantic_common.rpc.status import MessageTooLarge, status_code_of
+from pagantic_common.domain.errors import ErrorCode, MessageTooLarge, PaganticError
+from pagantic_common.rpc.status import status_code_of
 
 CLIENT_LEFT = 499
 _STATUS_OF_CODE: dict[ErrorCode | None, int] = {

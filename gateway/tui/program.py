@@ -8,8 +8,8 @@ import sys
 import typer
 
 from gateway.cli.output import reporting_errors
+from gateway.cli.running import use_remembered_addresses
 from gateway.cli.serving.configured import check_settings, use_settings
-from gateway.cli.serving.local import use_remembered_addresses
 from gateway.tui.app import TerminalApp
 from pagantic_common.client import AsyncClient
 
@@ -17,7 +17,7 @@ from pagantic_common.client import AsyncClient
 def main() -> None:
     """Run the program until it is left; ends with its exit code."""
     check_settings(use_settings(), None)
-    use_remembered_addresses()
+    use_remembered_addresses(os.environ)
     # The messages of gRPC's core would be written over the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:

@@ -1,32 +1,40 @@
-"""The Python client: `Client`, or `AsyncClient` in asyncio programs."""
+"""The Python client: `Client`, or `AsyncClient` in asyncio programs.
+
+The names below are imported at their first use, so that `import pagantic_common.client` takes no time and a program
+pays only for the parts that it uses.
+"""
 
 from __future__ import annotations
 
-from pagantic_common.client.async_client import AsyncClient
-from pagantic_common.client.hints import Hints, Options
-from pagantic_common.client.notebook.formatters import enable_if_running
-from pagantic_common.client.notebook.live import watch
-from pagantic_common.client.notebook.timeline import Timeline
-from pagantic_common.client.requests import (
-    ask_request,
-    chat_request,
-    choice,
-    decide_request,
-    plan_request,
-    plan_step,
-    predicate,
-    score,
-    structured_request,
-    tool_result,
-    user_message,
-    vote_request,
-)
-from pagantic_common.client.responses import raise_for_error
-from pagantic_common.client.sources.progress import FileProgress
-from pagantic_common.client.sources.upload import IngestedFiles
-from pagantic_common.client.sync_client import Client
-from pagantic_common.client.typed_output import StructuredResult
-from pagantic_common.domain.text.json_completion import partial_json
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagantic_common.client.async_client import AsyncClient
+    from pagantic_common.client.hints import Hints, Options
+    from pagantic_common.client.notebook.live import watch
+    from pagantic_common.client.notebook.timeline import Timeline
+    from pagantic_common.client.requests import (
+        ask_request,
+        chat_request,
+        choice,
+        decide_request,
+        plan_request,
+        plan_step,
+        predicate,
+        score,
+        structured_request,
+        tool_result,
+        user_message,
+        vote_request,
+    )
+    from pagantic_common.client.responses import raise_for_error
+    from pagantic_common.client.sources.progress import FileProgress
+    from pagantic_common.client.sources.upload import IngestedFiles
+    from pagantic_common.client.sync_client import Client
+    from pagantic_common.client.typed_output import StructuredResult
+    from pagantic_common.domain.text.json_completion import partial_json
 
 __all__ = [
     "AsyncClient",
@@ -54,4 +62,36 @@ __all__ = [
     "watch",
 ]
 
-enable_if_running()
+_MODULE_OF = {
+    "AsyncClient": "pagantic_common.client.async_client",
+    "Client": "pagantic_common.client.sync_client",
+    "FileProgress": "pagantic_common.client.sources.progress",
+    "Hints": "pagantic_common.client.hints",
+    "IngestedFiles": "pagantic_common.client.sources.upload",
+    "Options": "pagantic_common.client.hints",
+    "StructuredResult": "pagantic_common.client.typed_output",
+    "Timeline": "pagantic_common.client.notebook.timeline",
+    "partial_json": "pagantic_common.domain.text.json_completion",
+    "raise_for_error": "pagantic_common.client.responses",
+    "watch": "pagantic_common.client.notebook.live",
+}
+_REQUESTS = "pagantic_common.client.requests"  # the module of every other name
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a name of `__all__` at its first use (PEP 562)."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULE_OF.get(name, _REQUESTS)), name)
+        return value
+
+    def __dir__() -> list[str]:
+        """Return the names, those not imported yet included."""
+        return sorted({*globals(), *__all__})
+
+
+if "IPython" in sys.modules:
+    from pagantic_common.client.notebook.formatters import enable_if_running
+
+    enable_if_running()

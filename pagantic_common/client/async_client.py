@@ -7,10 +7,9 @@ import itertools
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 import grpc
-from pydantic import TypeAdapter, ValidationError
 
 from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2, plan_pb2
@@ -44,6 +43,9 @@ from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 ResponseT = TypeVar("ResponseT")
 
@@ -222,6 +224,8 @@ class AsyncClient(Sessions, Sources):
             system: System prompt.
             options: See Options.
         """
+        from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and needed here alone
+
         output = OutputType[ValueT](output_type)
         request = structured_request(text_or_messages, output.schema(), tools=tools, system=system, **options)
         first_id = request.request_id

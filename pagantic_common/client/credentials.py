@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pagantic_common.domain.defaults import path_of
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.rpc.access.tls.calling import Target
+
+if TYPE_CHECKING:
+    from pagantic_common.rpc.access.tls.calling import Target
 
 KEY, KEY_FILE, PLAINTEXT = "PAGANTIC_API_KEY", "PAGANTIC_API_KEY_FILE", "PAGANTIC_PLAINTEXT_KEY"
 MAX_CHARS = 4096

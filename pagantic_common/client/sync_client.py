@@ -9,9 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.async_client import PATIENCE_S, VALIDATION_RETRIES, AsyncClient
@@ -20,6 +18,9 @@ from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S
 from pagantic_common.domain.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 ResultT = TypeVar("ResultT")
 ArgumentsP = ParamSpec("ArgumentsP")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.descriptions import guarantee_name
-from pagantic_common.client.notebook.markup import bounded
-from pagantic_common.client.notebook.responses import response_bundle
 from pagantic_common.domain.errors import ErrorCode, PaganticError, failure_of
 from pagantic_common.rpc.status import error_of
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
 
 ValueT = TypeVar("ValueT")
 
@@ -33,6 +32,9 @@ class StructuredResult(Generic[ValueT]):
     refusals: int = 0
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from pagantic_common.client.notebook.markup import bounded  # noqa: PLC0415 - a notebook alone asks for it
+        from pagantic_common.client.notebook.responses import response_bundle  # noqa: PLC0415 - as above
+
         return response_bundle(self.response) | {"text/plain": bounded(repr(self.value))}
 
     @property
@@ -60,6 +62,8 @@ class OutputType(Generic[ValueT]):
     """A Python type as an output: a pydantic model, a dataclass, `list[X]`, a union, a literal, or a TypeAdapter."""
 
     def __init__(self, output_type: Any) -> None:
+        from pydantic import TypeAdapter  # noqa: PLC0415 - slow to import, and needed here alone
+
         self.name = getattr(output_type, "__name__", str(output_type))
         if not isinstance(output_type, TypeAdapter):
             output_type = TypeAdapter(output_type)

@@ -218,6 +218,10 @@ class InvalidRequest(PaganticError):
     default_code = ErrorCode.CONFIG_INVALID
 
 
+class MessageTooLarge(InvalidRequest):
+    """The transport refused a message for its size."""
+
+
 class NotFound(PaganticError):
     """The request names something that does not exist."""
 
@@ -250,6 +254,10 @@ class Overloaded(PaganticError):
 
 class Unavailable(PaganticError):
     """A service or model cannot be reached; try again or elsewhere."""
+
+
+class Unreachable(Unavailable):
+    """Nothing answered: the status comes from the transport, not from a service."""
 
 
 class DeadlineExceeded(PaganticError):

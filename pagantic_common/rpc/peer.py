@@ -22,11 +22,11 @@ import grpc
 
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
-from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError
+from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError, Unreachable
 from pagantic_common.rpc.call import OpenCall, StreamMethod, call_unary, opened_stream
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
-from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, Unreachable, restore_error
+from pagantic_common.rpc.status import UNREACHABLE_RETRY_AFTER_S, restore_error
 from pagantic_common.rpc.waiting_line import Place
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import add_gauges, make_balance, make_counter

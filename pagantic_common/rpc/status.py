@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from pagantic.common.v1 import error_pb2
 from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, PaganticError
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, MessageTooLarge, PaganticError, Unreachable
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 
 DETAILS_KEY = "grpc-status-details-bin"
@@ -50,14 +50,6 @@ _TOO_LARGE = "larger than max"  # gRPC's own wording; our services attach detail
 
 _FAILED_ADDRESS = re.compile(r"ipv[46]:(\S+?:\d+)(?=:?[\s;,]|$)")
 _LOST = re.compile(r"(?i)socket closed|stream removed|cancelling all calls|connection reset|broken pipe|goaway|eof")
-
-
-class Unreachable(errors.Unavailable):
-    """Nothing answered: the status comes from the transport, not from a service."""
-
-
-class MessageTooLarge(errors.InvalidRequest):
-    """The transport refused a message for its size."""
 
 
 _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {

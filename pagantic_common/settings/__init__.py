@@ -23,8 +23,8 @@ from pydantic_settings import (
 
 from pagantic_common.domain import defaults
 from pagantic_common.domain.defaults import HOST, MAX_MESSAGE_BYTES, is_loopback, local_address
-from pagantic_common.settings.names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
 from pagantic_common.storage.settings_file import origin_of
+from pagantic_common.storage.settings_names import AREAS, DOORS, PREFIX, area_prefix, find_unknown
 
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 

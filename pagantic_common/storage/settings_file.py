@@ -1,7 +1,4 @@
-"""Finds and reads the settings file: variables as in the environment, one a line. The environment wins over it.
-
-Completions of a command line load this module, so it imports little.
-"""
+"""Finds and reads the settings file: variables as in the environment, one a line. The environment wins over it."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Final
-
-from dotenv.parser import Binding, parse_stream
+from typing import TYPE_CHECKING, Final
 
 from pagantic_common.domain.defaults import config_folder, expand_home
+
+if TYPE_CHECKING:
+    from dotenv.parser import Binding
 
 FILE_NAME: Final = "pagantic.env"
 VARIABLE: Final = "PAGANTIC_SETTINGS_FILE"
@@ -117,6 +115,8 @@ def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 def _read(path: Path) -> tuple[SettingsFile, list[str]]:
     """Return what the right lines of a file set, and what is wrong with the others; raises SettingsFileError."""
+    from dotenv.parser import parse_stream  # noqa: PLC0415 - most starts find no file
+
     problems: list[str] = []
     settings: dict[str, Setting] = {}
     for binding in parse_stream(StringIO(_read_text(path))):

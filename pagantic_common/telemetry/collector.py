@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from enum import Enum
-from importlib.metadata import version
-from typing import Any
-
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from typing import TYPE_CHECKING, Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
 
 DISABLED = "OTEL_SDK_DISABLED"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -76,5 +76,10 @@ def transport(endpoint: str) -> dict[str, Any]:
 
 def resource_of(area: str) -> Resource:
     """Describe this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over its own names."""
+    # Imported here: most processes have no collector, and need no SDK.
+    from importlib.metadata import version
+
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
     chosen = OTELResourceDetector().detect().attributes
     return Resource.create({"service.name": f"pagantic-{area}", "service.version": version("pagantic"), **chosen})

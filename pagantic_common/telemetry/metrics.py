@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
 
 from pagantic_common.telemetry.collector import Signal, resource_of, sends, transport
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader
 
 Read = Callable[[], float]
 
@@ -26,13 +30,13 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
     readers: list[MetricReader] = []
     # Imported here: exporters take a while to load, and most installations have no collector.
     if sends(Signal.METRICS, otlp_endpoint):
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
         readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(**transport(otlp_endpoint))))
     if port:
-        from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
-        from prometheus_client import start_http_server  # noqa: PLC0415
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from prometheus_client import start_http_server
 
         readers.append(PrometheusMetricReader())
         start_http_server(port, addr=host)
@@ -42,6 +46,8 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
 
 def install_metrics(area: str, readers: Sequence[MetricReader]) -> None:
     """Give the process's metrics to these readers from now on."""
+    from opentelemetry.sdk.metrics import MeterProvider
+
     metrics.set_meter_provider(MeterProvider(readers, resource_of(area), shutdown_on_exit=False))
 
 
@@ -90,8 +96,9 @@ def make_histogram(name: str, description: str, *, unit: str, bounds: Sequence[f
 def shut_down_metrics() -> None:
     """Send the values that have not been sent yet."""
     provider = metrics.get_meter_provider()
-    if isinstance(provider, MeterProvider):
-        provider.shutdown()
+    sdk_class = getattr(sys.modules.get("opentelemetry.sdk.metrics"), "MeterProvider", None)
+    if sdk_class is not None and isinstance(provider, sdk_class):
+        cast("MeterProvider", provider).shutdown()
 
 
 def _observed(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:

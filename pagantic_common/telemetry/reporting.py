@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from opentelemetry import trace
+
+from pagantic_common.telemetry.collector import Signal, sends, transport
 from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
-from pagantic_common.telemetry.tracing import set_up_tracing, shut_down_tracing
+from pagantic_common.telemetry.tracing import shut_down_tracing
 
 
 @contextmanager
@@ -23,3 +26,20 @@ def reporting(area: str, otlp_endpoint: str, *, host: str, port: int) -> Iterato
     finally:
         shut_down_tracing()
         shut_down_metrics()
+
+
+def set_up_tracing(area: str, otlp_endpoint: str) -> None:
+    """Install the process's tracer provider, unless nothing takes its spans.
+
+    Raises InvalidRequest for variables of OpenTelemetry that cannot be followed.
+    """
+    if not sends(Signal.TRACES, otlp_endpoint):
+        return
+    # Imported here: the exporter takes a second to load and most installations have no collector.
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from pagantic_common.telemetry.recording import WithoutErrorTexts, make_provider
+
+    exporter = OTLPSpanExporter(**transport(otlp_endpoint))
+    trace.set_tracer_provider(make_provider(area, BatchSpanProcessor(WithoutErrorTexts(exporter))))

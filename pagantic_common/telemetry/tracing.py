@@ -2,75 +2,54 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import TYPE_CHECKING, cast
 
 from opentelemetry import context, trace
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from pagantic_common.telemetry.collector import Signal, resource_of, sends, transport
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 TRACEPARENT_KEY = "traceparent"
 TRACEPARENT_PARTS = 4
 SPAN_ID_DIGITS = 16
 
 _chosen_trace_id: ContextVar[int] = ContextVar("chosen_trace_id", default=0)
-
-
-class TraceIds(RandomIdGenerator):
-    """Makes random ids; a trace that begins inside `trace_scope` has the id that its caller chose."""
-
-    def generate_trace_id(self) -> int:
-        """Return the id of a new trace."""
-        return _chosen_trace_id.get() or super().generate_trace_id()
-
-
-_ids = TraceIds()
 _propagator = TraceContextTextMapPropagator()
 
 
-def set_up_tracing(area: str, otlp_endpoint: str) -> None:
-    """Install the process's tracer provider, unless nothing takes its spans.
-
-    Raises InvalidRequest for variables of OpenTelemetry that cannot be followed.
-    """
-    if not sends(Signal.TRACES, otlp_endpoint):
-        return
-    # Imported here: the exporter takes a second to load and most installations have no collector.
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-
-    from pagantic_common.telemetry.span_exporter import WithoutErrorTexts  # noqa: PLC0415
-
-    exporter = OTLPSpanExporter(**transport(otlp_endpoint))
-    install_spans(area, BatchSpanProcessor(WithoutErrorTexts(exporter)))
+def new_trace_id() -> int:
+    """Return the id of a new trace: the one that `trace_scope` was given, else 128 random bits that are not all 0."""
+    return _chosen_trace_id.get() or secrets.randbits(128) or 1
 
 
-def install_spans(area: str, processor: SpanProcessor) -> None:
-    """Record the spans of this process from now on, and give them to a processor."""
-    trace.set_tracer_provider(make_provider(area, processor))
-
-
-def make_provider(area: str, processor: SpanProcessor, sampler: Sampler | None = None) -> TracerProvider:
-    """Return what records spans for a processor; OTEL_TRACES_SAMPLER names the default sampler."""
-    resource = resource_of(area)
-    provider = TracerProvider(sampler=sampler, resource=resource, id_generator=_ids, shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    return provider
+def new_span_id() -> int:
+    """Return 64 random bits that are not all 0."""
+    return secrets.randbits(64) or 1
 
 
 def recording_tracer() -> Tracer | None:
-    """Return what records spans; None where none are recorded. A program around us may have installed it."""
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
+    """Return the tracer that records spans; None where no spans are recorded. The host program may have set it up."""
+    provider = _sdk_provider()
+    if provider is None:
         return None
     return _tracer_of(provider)
+
+
+def _sdk_provider() -> TracerProvider | None:
+    """Return the process's provider if it is the SDK's. A process that never imported the SDK cannot have one."""
+    provider = trace.get_tracer_provider()
+    sdk_class = getattr(sys.modules.get("opentelemetry.sdk.trace"), "TracerProvider", None)
+    if sdk_class is None or not isinstance(provider, sdk_class):
+        return None
+    return cast("TracerProvider", provider)
 
 
 @lru_cache(maxsize=1)
@@ -96,7 +75,7 @@ def trace_ids(traceparent: str) -> Iterator[None]:
     caller = trace.get_current_span(remote_context(traceparent)).get_span_context()
     trace_id = caller.trace_id
     if not caller.is_valid:
-        trace_id = _ids.generate_trace_id()
+        trace_id = new_trace_id()
     with _inside(trace_id, caller.trace_flags):
         yield
 
@@ -148,7 +127,7 @@ def _apart() -> Iterator[None]:
 
 @contextmanager
 def _inside(trace_id: int, flags: trace.TraceFlags) -> Iterator[None]:
-    span = trace.SpanContext(trace_id, _ids.generate_span_id(), is_remote=False, trace_flags=flags)
+    span = trace.SpanContext(trace_id, new_span_id(), is_remote=False, trace_flags=flags)
     token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(span)))
     try:
         yield
@@ -161,6 +140,6 @@ def _inside(trace_id: int, flags: trace.TraceFlags) -> Iterator[None]:
 
 def shut_down_tracing() -> None:
     """Send the spans that have not been sent yet."""
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, TracerProvider):
+    provider = _sdk_provider()
+    if provider is not None:
         provider.shutdown()

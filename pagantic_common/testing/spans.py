@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from pagantic_common.telemetry.tracing import make_provider
+from pagantic_common.telemetry.recording import make_provider
 
 
 class RecordedSpans:

@@ -7,35 +7,32 @@ import os
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from services.tools.adapters.mcp.configuration import read_servers
-from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, quiet_sdk
 from services.tools.adapters.openapi.configuration import read_apis
 from services.tools.adapters.openapi.opening import ApiLimits, open_client, read_api, register_api
 from services.tools.app.connection import ConnectionLimits
 from services.tools.app.registry import ToolRegistry
 from services.tools.app.servers import Admission, McpServers
 from services.tools.core.allowlists import HostAllowlist, ProgramAllowlist
+from services.tools.core.servers import ServerSpec
+from services.tools.ports import McpSession
 from services.tools.settings import ToolsSettings
+
+if TYPE_CHECKING:
+    from services.tools.adapters.mcp.opening import SessionOpener
 
 
 @asynccontextmanager
 async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, clock: Clock) -> AsyncIterator[McpServers]:
     """Connect the servers of the settings until the context ends. Raises InvalidRequest for a wrong setting."""
-    quiet_sdk()
     admission = _admission_of(settings)
     specs = []
     if settings.mcp_servers is not None:
         specs = read_servers(settings.mcp_servers, os.environ, admission.hosts)
-    session_limits = SessionLimits(
-        max_message_bytes=settings.mcp_max_message_bytes,
-        max_tools=settings.mcp_max_tools,
-        max_tool_bytes=settings.mcp_max_tool_bytes,
-        max_calls=settings.mcp_max_calls,
-        request_timeout_s=settings.mcp_request_timeout_s,
-    )
     connection_limits = ConnectionLimits(
         max_calls=settings.mcp_max_calls,
         max_tools=settings.mcp_max_tools,
@@ -44,12 +41,35 @@ async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, cloc
         reconnect_s=settings.mcp_reconnect_s,
         max_reconnect_s=settings.mcp_max_reconnect_s,
     )
-    servers = McpServers(registry, SessionOpener(session_limits).open, admission, connection_limits, clock=clock)
+
+    @asynccontextmanager
+    async def open_session(spec: ServerSpec) -> AsyncIterator[McpSession]:
+        opener = await asyncio.to_thread(_session_opener, settings)
+        async with opener.open(spec) as session:
+            yield session
+
+    servers = McpServers(registry, open_session, admission, connection_limits, clock=clock)
     try:
         await servers.start(specs)
         yield servers
     finally:
         await servers.close()
+
+
+def _session_opener(settings: ToolsSettings) -> SessionOpener:
+    """Return the opener of sessions. The first call imports the protocol's packages, which takes half a second."""
+    from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, quiet_sdk  # noqa: PLC0415
+
+    quiet_sdk()
+    return SessionOpener(
+        SessionLimits(
+            max_message_bytes=settings.mcp_max_message_bytes,
+            max_tools=settings.mcp_max_tools,
+            max_tool_bytes=settings.mcp_max_tool_bytes,
+            max_calls=settings.mcp_max_calls,
+            request_timeout_s=settings.mcp_request_timeout_s,
+        )
+    )
 
 
 @asynccontextmanager

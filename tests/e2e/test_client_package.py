@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,29 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-SERVER_ONLY = ("alembic", "llguidance", "mcp", "numpy", "psycopg", "sqlalchemy", "structlog", "supervisor")
+SERVER_ONLY = (
+    "alembic",
+    "llguidance",
+    "mcp",
+    "numpy",
+    "openapi-spec-validator",
+    "opentelemetry-sdk",
+    "psycopg",
+    "smg-grpc-proto",
+    "sqlalchemy",
+    "structlog",
+    "supervisor",
+    "textual",
+)
 
 
-def closure(requirements):
-    """The installed distributions that these requirements bring, without extras."""
+def closure(requirements, extra=""):
+    """The installed distributions that these requirements bring, without extras but for this one."""
     found = {}
     waiting = [Requirement(text) for text in requirements]
     while waiting:
         requirement = waiting.pop()
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
         name = re.sub(r"[-_.]+", "-", requirement.name).lower()
         if name not in found:
@@ -135,8 +149,15 @@ asyncio.run(main())
 """
 
 
-def test_the_terminal_program_opens_without_the_servers_packages(site):
-    done = run(site, "exec(sys.argv[1])", OPEN)
+def test_the_terminal_program_opens_with_its_extra_and_without_the_servers_packages(site, tmp_path):
+    folder = shutil.copytree(site, tmp_path / "site", symlinks=True)
+    (own,) = importlib.metadata.distributions(name="pagantic", path=[str(folder)])
+    brought = closure(own.requires, extra="tui")
+    assert "textual" in brought
+    assert brought.keys() & set(SERVER_ONLY) == {"textual"}
+    for distribution in brought.values():
+        link_files(distribution, folder)
+    done = run(folder, "exec(sys.argv[1])", OPEN)
     assert done.returncode == 0, done.stderr
     assert "pagantic init --address" in done.stdout
     assert "pagantic up" not in done.stdout

@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.calibration.labels import USEFUL_AREA, note_few, read_labels
+from gateway.cli.completion import names_of
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.output import check_response, note, reporting_errors, say, say_json, showing_progress
 from gateway.cli.retrieval.ask import Chunks, RetrieverName, check_retriever, find_retriever
@@ -40,7 +41,12 @@ class _Label:
 
 
 def calibrate(
-    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection that the questions ask.")],
+    collection: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTION", help="Collection that the questions ask.", autocompletion=names_of("collections")
+        ),
+    ],
     labels: Annotated[
         Path, typer.Argument(metavar="LABELS", help="JSON Lines: a question and whether it is answerable in each line.")
     ],

@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 
 from gateway.cli import options
 from gateway.cli.failures import EXIT_USAGE
-from gateway.cli.options import PlainCommand
 from gateway.cli.output import reporting_errors
+from gateway.cli.tree import PlainCommand
 
 if TYPE_CHECKING:
     from gateway.cli.evaluation.reports import Shown
@@ -54,6 +54,12 @@ class DefaultGroup(TyperGroup):
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the options of the command that may be left out beside the group's own words."""
+        return super().shell_complete(ctx, incomplete) + self.commands[self.default_command].shell_complete(
+            ctx, incomplete
+        )
 
 
 evaluations = typer.Typer(
@@ -107,8 +113,8 @@ def run(
 ) -> None:
     """Evaluate a suite; the same command continues it."""
     _check_packages()
-    from gateway.cli.evaluation import asking, reports, work  # noqa: PLC0415 - the base package is the client alone
-    from gateway.evaluation.suite import requests  # noqa: PLC0415 - as above
+    from gateway.cli.evaluation import asking, reports, work
+    from gateway.evaluation.suite import requests
 
     with reporting_errors():
         asked = asking.Asked(
@@ -142,7 +148,7 @@ def compare(
 ) -> None:
     """Compare two evaluations, case by case."""
     _check_packages()
-    from gateway.cli.evaluation import reports  # noqa: PLC0415 - the base package is the client alone
+    from gateway.cli.evaluation import reports
 
     with reporting_errors():
         shown = _shown(html, as_json=as_json, min_score=min_score, max_regression=max_regression)
@@ -154,7 +160,7 @@ def compare(
 def show(name: Stored, *, folder: Folder = FOLDER, html: Html = None, as_json: AsJson = False) -> None:
     """Show the results of an evaluation."""
     _check_packages()
-    from gateway.cli.evaluation import reports  # noqa: PLC0415 - the base package is the client alone
+    from gateway.cli.evaluation import reports
 
     with reporting_errors():
         reports.report(reports.find(folder, name), _shown(html, as_json=as_json), None, is_gated=False)
@@ -167,7 +173,7 @@ def _shown(
     min_score: list[str] | None = None,
     max_regression: list[str] | None = None,
 ) -> Shown:
-    from gateway.cli.evaluation import reports  # noqa: PLC0415 - the base package is the client alone
+    from gateway.cli.evaluation import reports
 
     return reports.Shown(
         as_json=as_json,

@@ -8,14 +8,16 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
+from gateway.cli.completion import PULLED, names_of
 from gateway.cli.models import system
 from gateway.cli.models.listing import catalog_table, models_table, rows_of, size_text
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from gateway.cli.tree import PlainCommand
 from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic_common.domain.errors import Unreachable
 from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder
 from pagantic_common.models.settings import models_folder
-from pagantic_common.rpc.status import Unreachable
 
 LIST_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 300.0
@@ -24,7 +26,7 @@ InferenceAddress = Annotated[
     str,
     typer.Option(metavar="HOST:PORT", envvar="PAGANTIC_INFERENCE_ADDRESS", help="Address of the inference service."),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.", autocompletion=names_of("models"))]
 
 models = typer.Typer(
     help="List, load and unload models.",
@@ -33,7 +35,9 @@ models = typer.Typer(
 
 
 def rm(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Name of the model.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Name of the model.", autocompletion=names_of(PULLED))
+    ] = "",
     *,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Delete what interrupted pulls left.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was deleted as JSON.")] = False,
@@ -87,7 +91,7 @@ def list_models(
         note(f"unfinished pulls hold {size_text(unfinished)}: pull again to continue, or `pagantic rm --unfinished`")
 
 
-@models.command("load", cls=options.PlainCommand)
+@models.command("load", cls=PlainCommand)
 def load_model(
     name: Name,
     *,
@@ -104,7 +108,7 @@ def load_model(
     say(f"loaded {reply.model.name}")
 
 
-@models.command("unload", cls=options.PlainCommand)
+@models.command("unload", cls=PlainCommand)
 def unload_model(
     name: Name,
     *,

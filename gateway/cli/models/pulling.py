@@ -9,13 +9,15 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.completion import words
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.models.progress import showing_pull
 from gateway.cli.output import UsageError, note, refuse, reporting_errors, say
+from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder, PulledModel
 from pagantic_common.models.settings import ModelSettings, models_folder
 from pagantic_common.settings import read_settings
-from pagantic_common.settings.installed import has_services
+from pagantic_common.storage.installed import has_services
 
 MAX_WAIT_S = 3600.0  # for another pull of the same file
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -28,6 +30,7 @@ def pull(
             metavar="MODEL",
             help="A name of the catalog (`pagantic models --catalog`), hf:owner/repo/file.gguf, or …@revision, an "
             "https:// URL, or a file.",
+            autocompletion=words(catalog()),
         ),
     ],
     *,
@@ -59,8 +62,8 @@ def _pull(
     reference: str, settings: ModelSettings, silence_s: float, name: str, sha256: str, *, is_quiet: bool
 ) -> tuple[PulledModel, bool]:
     # The base package is the client, without what pulls.
-    from gateway.pulling.pull import Pull  # noqa: PLC0415
-    from gateway.pulling.references import source_of  # noqa: PLC0415
+    from gateway.pulling.pull import Pull
+    from gateway.pulling.references import source_of
 
     source = source_of(reference, settings, silence_s)
     with showing_pull(is_quiet=is_quiet) as on_progress:

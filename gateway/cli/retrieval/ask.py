@@ -8,6 +8,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.answering.answers import note_request_id, stream_answer, wait_for_answer
+from gateway.cli.completion import names_of, words
 from gateway.cli.output import UsageError, check_response, note, print_json, reporting_errors, say
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client, ask_request
@@ -24,14 +25,19 @@ _KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
 RetrieverName = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help=f"{', '.join(_KNOWN)}; auto is hybrid where the collection has embeddings, else bm25."
+        metavar="NAME",
+        help=f"{', '.join(_KNOWN)}; auto is hybrid where the collection has embeddings, else bm25.",
+        autocompletion=words(_KNOWN),
     ),
 ]
 Chunks = Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Most chunks to read.")]
 
 
 def ask(
-    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to answer from.")],
+    collection: Annotated[
+        str,
+        typer.Argument(metavar="COLLECTION", help="Collection to answer from.", autocompletion=names_of("collections")),
+    ],
     question: Annotated[
         str | None, typer.Argument(metavar="QUESTION", help="The question; @FILE reads a file, and - or a pipe stdin.")
     ] = None,

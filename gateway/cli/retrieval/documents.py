@@ -16,8 +16,10 @@ import grpc
 import typer
 
 from gateway.cli import options
+from gateway.cli.completion import names_of
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.output import note, print_json, reporting_errors, say, show
+from gateway.cli.tree import PlainCommand
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import context_service_pb2_grpc as pb_grpc
 from pagantic_common.client.credentials import credentials_for, has_key
@@ -42,7 +44,7 @@ Address = Annotated[
 collections = typer.Typer(help="List, delete and re-embed collections of documents.", no_args_is_help=True)
 
 
-@collections.command("list", cls=options.PlainCommand)
+@collections.command("list", cls=PlainCommand)
 def list_collections(
     *,
     as_json: options.AsJson = False,
@@ -66,9 +68,16 @@ def list_collections(
     show(table)
 
 
-@collections.command("delete", cls=options.PlainCommand)
+@collections.command("delete", cls=PlainCommand)
 def delete_collection(
-    name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to delete, with its documents.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTION",
+            help="Collection to delete, with its documents.",
+            autocompletion=names_of("collections"),
+        ),
+    ],
     *,
     timeout: options.Timeout = 10.0,
     address: Address = "",
@@ -80,10 +89,20 @@ def delete_collection(
     note(f"{name} deleted")
 
 
-@collections.command("reembed", cls=options.PlainCommand)
+@collections.command("reembed", cls=PlainCommand)
 def reembed_collection(
-    name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to embed again.")],
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Alias of an embedding model; none for no embeddings.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="COLLECTION", help="Collection to embed again.", autocompletion=names_of("collections")),
+    ],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Alias of an embedding model; none for no embeddings.",
+            autocompletion=names_of("models"),
+        ),
+    ],
     *,
     timeout: options.Timeout = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the collection as JSON.")] = False,
@@ -104,7 +123,9 @@ def reembed_collection(
 
 
 def verify(
-    name: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection to verify.")],
+    name: Annotated[
+        str, typer.Argument(metavar="COLLECTION", help="Collection to verify.", autocompletion=names_of("collections"))
+    ],
     *,
     embeddings: Annotated[
         int, typer.Option(metavar="N", min=-1, max=1000, help="Embeddings to compute again; 0 is 32, -1 none.")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from gateway.cli import options
+from gateway.cli.completion import names_of
 from gateway.cli.failures import EXIT_PARTLY
 from gateway.cli.output import UsageError, note, reporting_errors, say, say_json
 from gateway.cli.retrieval.documents import Address, ContextCalls, call_context
@@ -26,7 +27,12 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 def ingest(
-    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection; made if it does not exist.")],
+    collection: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTION", help="Collection; made if it does not exist.", autocompletion=names_of("collections")
+        ),
+    ],
     paths: Annotated[
         list[Path],
         typer.Argument(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 from gateway.cli.output import refuse
-from pagantic_common.settings import SHARED_SETTINGS
-from pagantic_common.settings.names import PREFIX, find_unknown
 from pagantic_common.storage.settings_file import VARIABLE, SettingsFile, SettingsFileError, use_settings_file
+from pagantic_common.storage.settings_names import PREFIX, find_unknown
 
 # `init` writes the file anew, `doctor` says itself what is wrong with it, and a system is stopped whatever is wrong.
 _WITHOUT = ("init", "doctor", "down", "status")
@@ -40,6 +39,10 @@ def read_settings() -> SettingsFile | None:
 
 
 def _unknown_names(file: SettingsFile) -> list[str]:
-    variables = {setting.name: setting.value for setting in file.settings}
-    shared = {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS}
-    return find_unknown({**variables, VARIABLE: str(file.path)}, shared, ())
+    variables = {setting.name: setting.value for setting in file.settings} | {VARIABLE: str(file.path)}
+    if not find_unknown(variables, (), ()):
+        return []
+    # A file that has only addresses and settings of single services needs no import of the settings, which is slow.
+    from pagantic_common.settings import SHARED_SETTINGS
+
+    return find_unknown(variables, {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS}, ())

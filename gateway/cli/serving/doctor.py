@@ -27,7 +27,7 @@ from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
-from pagantic_common.settings.installed import has_services, reaching_step
+from pagantic_common.storage.installed import has_services, reaching_step
 from pagantic_common.storage.settings_file import SettingsFileError
 
 HTTP = "http"

@@ -23,7 +23,7 @@ def serve(
     if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
         typer.echo("this installation lacks the HTTP server: `pip install 'pagantic[http]'` brings it", err=True)
         raise typer.Exit(EXIT_USAGE)
-    from gateway.http import program  # noqa: PLC0415 - the base package is the client, without the server
+    from gateway.http import program
 
     with reporting_errors():
         program.run(address, port, _announce)

@@ -13,12 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.completion import words
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
-from gateway.cli.serving.running import read_addresses
-from pagantic_common.client.credentials import has_key
-from pagantic_common.settings import state_folder
-from pagantic_common.settings.installed import CLIENT_ALONE, has_services
+from pagantic_common.domain.defaults import PORTS, state_folder
+from pagantic_common.storage.installed import CLIENT_ALONE, has_services
 
 MODULE = "deploy.local"
 TAIL_BYTES = 1024 * 1024
@@ -47,7 +46,12 @@ def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
 
 def logs(
     service: Annotated[
-        str, typer.Argument(metavar="SERVICE", help="orchestrator, inference, ...; without it, every service.")
+        str,
+        typer.Argument(
+            metavar="SERVICE",
+            help="orchestrator, inference, ...; without it, every service.",
+            autocompletion=words(PORTS),
+        ),
     ] = "",
     *,
     lines: Annotated[int, typer.Option(metavar="N", min=0, help="How many of its last lines are shown.")] = 20,
@@ -64,26 +68,17 @@ def logs(
 
 def _find_logs(service: str) -> list[Path]:
     """Return the logs of a service, or of all services for an empty name; raises UsageError without any."""
-    files = sorted((state_folder() / "logs").glob("*.log"))
+    files = sorted((state_folder(os.environ) / "logs").glob("*.log"))
     if service:
         names = ", ".join(file.stem for file in files) or "none"
         files = [file for file in files if file.stem == service]
         if not files:
             raise UsageError(f"no service of this machine logs as {service!r}; there are: {names}")
     if not files:
-        raise UsageError(f"there are no logs in {state_folder() / 'logs'}: nothing was started from this folder")
+        raise UsageError(
+            f"there are no logs in {state_folder(os.environ) / 'logs'}: nothing was started from this folder"
+        )
     return files
-
-
-def use_remembered_addresses() -> None:
-    """Set the addresses of the services that run from this user's state folder; variables that are set stay."""
-    for name, address in read_addresses(os.environ).items():
-        variable = f"PAGANTIC_{name.upper()}_ADDRESS"
-        if name == "orchestrator":
-            variable = "PAGANTIC_ADDRESS"
-        elif name == "context" and has_key(os.environ):
-            continue  # the tenant's collections are reached through the orchestrator
-        os.environ.setdefault(variable, address)
 
 
 def find_wrong_settings() -> list[str]:

@@ -24,7 +24,7 @@ def mcp(
     if importlib.util.find_spec("mcp") is None:
         typer.echo("this installation lacks the protocol: `pip install 'pagantic[mcp]'` brings it", err=True)
         raise typer.Exit(EXIT_USAGE)
-    from gateway.mcp import program  # noqa: PLC0415 - the base package is the client, without the protocol
+    from gateway.mcp import program
 
     with reporting_errors():
         if not http:

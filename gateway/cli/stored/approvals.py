@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import options
+from gateway.cli.completion import names_of
 from gateway.cli.output import UsageError, print_json, reporting_errors, say, show
+from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import approval_pb2, orchestrator_service_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
@@ -17,15 +19,19 @@ from pagantic_common.domain.text.terminal import plain_json
 
 approvals = typer.Typer(help="List tool calls that wait, approve and reject them.", no_args_is_help=True)
 
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="Request whose call waits.")]
+RequestId = Annotated[
+    str, typer.Argument(metavar="REQUEST", help="Request whose call waits.", autocompletion=names_of("executions"))
+]
 CallId = Annotated[str, typer.Argument(metavar="CALL", help="The call that waits.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown to the model and in the timeline.")]
 
 
-@approvals.command("list", cls=options.PlainCommand)
+@approvals.command("list", cls=PlainCommand)
 def list_approvals(
     *,
-    request: Annotated[str, typer.Option(metavar="ID", help="Only calls of this request.")] = "",
+    request: Annotated[
+        str, typer.Option(metavar="ID", help="Only calls of this request.", autocompletion=names_of("executions"))
+    ] = "",
     timeout: options.Timeout = 10.0,
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
@@ -44,7 +50,7 @@ def list_approvals(
     show(table)
 
 
-@approvals.command("approve", cls=options.PlainCommand)
+@approvals.command("approve", cls=PlainCommand)
 def approve(
     request: RequestId,
     call: CallId,
@@ -65,7 +71,7 @@ def approve(
     _show(approval, as_json=as_json)
 
 
-@approvals.command("reject", cls=options.PlainCommand)
+@approvals.command("reject", cls=PlainCommand)
 def reject(
     request: RequestId,
     call: CallId,

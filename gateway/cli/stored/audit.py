@@ -14,6 +14,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, say_json, show
+from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import audit_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
@@ -28,7 +29,7 @@ SHOWN_PROBLEMS = 20
 audit = typer.Typer(help="List and verify the records of who asked for what.", no_args_is_help=True)
 
 
-@audit.command("list", cls=options.PlainCommand)
+@audit.command("list", cls=PlainCommand)
 def list_records(
     *,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Only records of this tenant's callers.")] = "",
@@ -59,7 +60,7 @@ def _show(records: Iterable[audit_pb2.AuditRecord]) -> None:
     show(table)
 
 
-@audit.command("verify", cls=options.PlainCommand)
+@audit.command("verify", cls=PlainCommand)
 def verify(
     *,
     key_file: Annotated[

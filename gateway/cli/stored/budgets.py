@@ -9,26 +9,31 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
+from gateway.cli.completion import words
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, show
+from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import budget_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.enums import name_of
 
 _PREFIX = "BUDGET_PERIOD_"
+_PERIODS = [name.removeprefix(_PREFIX).lower() for name, value in budget_pb2.BudgetPeriod.items() if value]
 _TOKENS = re.compile(r"(\d{1,9})([kKmM]?)")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6}
 
 budgets = typer.Typer(help="Limit the use of tokens and money.", no_args_is_help=True)
 
 
-@budgets.command("set", cls=options.PlainCommand)
+@budgets.command("set", cls=PlainCommand)
 def set_budget(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose budget it is.")],
     *,
     tokens: Annotated[str, typer.Option(metavar="N", help="Most tokens of a period, such as 500k or 20M.")] = "",
     usd: Annotated[float | None, typer.Option(metavar="X", help="Most cost of a period in USD.", min=0)] = None,
-    per: Annotated[str, typer.Option(metavar="PERIOD", help="minute, hour, day, month or total.")] = "month",
+    per: Annotated[
+        str, typer.Option(metavar="PERIOD", help="minute, hour, day, month or total.", autocompletion=words(_PERIODS))
+    ] = "month",
     subject: Annotated[str, typer.Option(metavar="NAME", help="Only for this caller of the tenant.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the budget as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
@@ -47,7 +52,7 @@ def set_budget(
         _print([budget], as_json=as_json)
 
 
-@budgets.command("list", cls=options.PlainCommand)
+@budgets.command("list", cls=PlainCommand)
 def list_budgets(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each budget as a line of JSON.")] = False,
@@ -60,7 +65,7 @@ def list_budgets(
     _print(found, as_json=as_json)
 
 
-@budgets.command("show", cls=options.PlainCommand)
+@budgets.command("show", cls=PlainCommand)
 def show_budget(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each budget as a line of JSON.")] = False,

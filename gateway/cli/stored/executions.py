@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.answering.answers import show_response
+from gateway.cli.completion import names_of, words
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client
@@ -31,6 +32,8 @@ ENDED = frozenset(
     }
 )
 POLL_S = 0.3
+_STATES = [state_name(value) for value in execution_pb2.LifecycleState.values() if value]
+_MODES = [mode_name(value) for value in execution_pb2.Mode.values() if value]
 
 
 def timeline(
@@ -56,9 +59,18 @@ def timeline(
 
 def executions(
     *,
-    session: Annotated[str, typer.Option(metavar="ID", help="Only those of this conversation.")] = "",
-    state: Annotated[str, typer.Option(metavar="STATE", help="Only those in this state, such as COMPLETE.")] = "",
-    mode: Annotated[str, typer.Option(metavar="MODE", help="Only those in this mode, such as CHAT.")] = "",
+    session: Annotated[
+        str, typer.Option(metavar="ID", help="Only those of this conversation.", autocompletion=names_of("sessions"))
+    ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            metavar="STATE", help="Only those in this state, such as COMPLETE.", autocompletion=words(_STATES)
+        ),
+    ] = "",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="Only those in this mode, such as CHAT.", autocompletion=words(_MODES))
+    ] = "",
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most executions listed.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print each execution as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
@@ -143,8 +155,12 @@ def resume(
 
 def usage(
     *,
-    session: Annotated[str, typer.Option(metavar="ID", help="Only that of this conversation.")] = "",
-    model: Annotated[str, typer.Option(metavar="NAME", help="Only that of this model.")] = "",
+    session: Annotated[
+        str, typer.Option(metavar="ID", help="Only that of this conversation.", autocompletion=names_of("sessions"))
+    ] = "",
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Only that of this model.", autocompletion=names_of("models"))
+    ] = "",
     subject: Annotated[str, typer.Option(metavar="NAME", help="Only that of this caller of the tenant.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print each total as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
+from gateway.cli.completion import words
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
+from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import key_pb2, orchestrator_service_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
@@ -20,11 +22,12 @@ from pagantic_common.domain.calls.api_keys import make_key
 _LIFETIME = re.compile(r"(\d{1,4})([dhm])")
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60}
 _PREFIX = "KEY_SCOPE_"
+_SCOPES = [name.removeprefix(_PREFIX).lower() for name, value in key_pb2.KeyScope.items() if value]
 
 keys = typer.Typer(help="Create, list and revoke the API keys of callers.", no_args_is_help=True)
 
 
-@keys.command("new", cls=options.PlainCommand)
+@keys.command("new", cls=PlainCommand)
 def new_key() -> None:
     """Print a fresh key for the orchestrator's ADMIN_KEY_FILE.
 
@@ -33,13 +36,18 @@ def new_key() -> None:
     say(make_key(os.urandom).text)
 
 
-@keys.command("create", cls=options.PlainCommand)
+@keys.command("create", cls=PlainCommand)
 def create_key(
     subject: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key's holder.")],
     *,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Tenant whose data the holder sees.")] = "default",
     scopes: Annotated[
-        str, typer.Option(metavar="LIST", help="What the holder may do: execute, read, write, usage, admin.")
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="What the holder may do: execute, read, write, usage, admin.",
+            autocompletion=words(_SCOPES),
+        ),
     ] = "execute,read",
     expires: Annotated[str, typer.Option(metavar="TIME", help="Lifetime, such as 90d, 12h or 30m.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the key and its text as JSON.")] = False,
@@ -58,7 +66,7 @@ def create_key(
     note(f"key {key.key_id} of {key.subject}, tenant {key.tenant}; keep the line above, it is not shown again")
 
 
-@keys.command("list", cls=options.PlainCommand)
+@keys.command("list", cls=PlainCommand)
 def list_keys(
     *,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Only keys of this tenant.")] = "",
@@ -79,7 +87,7 @@ def list_keys(
     show(table)
 
 
-@keys.command("revoke", cls=options.PlainCommand)
+@keys.command("revoke", cls=PlainCommand)
 def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, as `pagantic keys list` shows it.")],
     *,

@@ -106,7 +106,7 @@ def _parse(text: str, path: Path) -> Any:
     if path.suffix == ".json":
         return parse_json(text, is_rewritable=True)
     try:
-        from gateway.written.plain_yaml import parse_yaml  # noqa: PLC0415 - the base package is the client alone
+        from gateway.written.plain_yaml import parse_yaml
     except ImportError:
         raise UsageError("YAML needs a package: pip install 'pagantic[eval]', or write the changes as .json") from None
     return parse_yaml(text)

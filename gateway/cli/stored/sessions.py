@@ -8,16 +8,20 @@ from typing import Annotated
 import typer
 
 from gateway.cli import options
+from gateway.cli.completion import names_of
 from gateway.cli.output import note, print_json, reporting_errors, say, show
+from gateway.cli.tree import PlainCommand
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import role_name
 from pagantic_common.client.tables import sessions_table
 
 sessions = typer.Typer(help="List, show and delete stored conversations.", no_args_is_help=True)
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the conversation.")]
+SessionId = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the conversation.", autocompletion=names_of("sessions"))
+]
 
 
-@sessions.command("list", cls=options.PlainCommand)
+@sessions.command("list", cls=PlainCommand)
 def list_sessions(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print each conversation as a line of JSON.")] = False,
@@ -34,7 +38,7 @@ def list_sessions(
         show(sessions_table(stored, now_s=time.time()))
 
 
-@sessions.command("show", cls=options.PlainCommand)
+@sessions.command("show", cls=PlainCommand)
 def show_session(
     session_id: SessionId,
     *,
@@ -53,7 +57,7 @@ def show_session(
         say(f"{role_name(message.role)}: {message.content or calls}")
 
 
-@sessions.command("delete", cls=options.PlainCommand)
+@sessions.command("delete", cls=PlainCommand)
 def delete_session(
     session_id: SessionId,
     *,

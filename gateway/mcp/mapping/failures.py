@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCategory, ErrorCode, PaganticError
-from pagantic_common.rpc.status import MessageTooLarge, Unreachable, status_code_of
-from pagantic_common.settings.installed import reaching_step
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, MessageTooLarge, PaganticError, Unreachable
+from pagantic_common.rpc.status import status_code_of
+from pagantic_common.storage.installed import reaching_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.cli.failures import next_step_of
-from pagantic_common.domain.errors import Aborted, DeadlineExceeded, ErrorCode, PaganticError
+from pagantic_common.domain.errors import (
+    Aborted,
+    DeadlineExceeded,
+    ErrorCode,
+    MessageTooLarge,
+    PaganticError,
+    Unreachable,
+)
 from pagantic_common.domain.text.terminal import visible_text
-from pagantic_common.rpc.status import MessageTooLarge, Unreachable, status_code_of
-from pagantic_common.settings.installed import reaching_step
+from pagantic_common.rpc.status import status_code_of
+from pagantic_common.storage.installed import reaching_step
 
 _NEXT_OF_CODE: Final = {
     ErrorCode.INFERENCE_CONTEXT_EXCEEDED: "shorten the text, or begin another conversation with Ctrl+N",

@@ -11,7 +11,6 @@ from typing import IO
 
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic.context.v1 import file_pb2
-from pagantic_common.client.sources.progress import ingested_bundle
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, failure_of
 
@@ -29,6 +28,8 @@ class IngestedFiles:
     failed: Sequence[file_pb2.FileResult]
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from pagantic_common.client.sources.progress import ingested_bundle  # noqa: PLC0415 - a notebook alone asks for it
+
         return ingested_bundle(self.summary, self.failed)
 
 

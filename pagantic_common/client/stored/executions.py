@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pagantic.orchestrator.v1 import execution_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.client.notebook.timeline import Timeline
 from pagantic_common.client.stored.approvals import Approvals
+
+if TYPE_CHECKING:
+    from pagantic_common.client.notebook.timeline import Timeline
 
 
 class Executions(Approvals):
@@ -15,6 +18,8 @@ class Executions(Approvals):
 
     async def timeline(self, request_id: str) -> Timeline:
         """Return the stored events of an execution, in sequence."""
+        from pagantic_common.client.notebook.timeline import Timeline  # noqa: PLC0415 - it draws with rich
+
         events = Timeline()
         after = 0
         while True:

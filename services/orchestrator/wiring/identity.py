@@ -1,4 +1,4 @@
-"""Opens what knows the callers: API keys, and the tokens of identity providers."""
+"""Opens the stores of callers: API keys, and the tokens of identity providers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pagantic_common.rpc.access.gate import Authenticator
 from pagantic_common.settings import Auth
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.access.key_files import read_admin_keys
-from services.orchestrator.adapters.oidc.tokens import knowing_tokens
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.ports.keys import KeyStore
 from services.orchestrator.settings import OrchestratorSettings
@@ -19,10 +18,12 @@ from services.orchestrator.settings import OrchestratorSettings
 async def open_identity(
     settings: OrchestratorSettings, store: KeyStore
 ) -> AsyncIterator[tuple[Keys, Authenticator | None]]:
-    """Yield the API keys, and who knows callers: nobody has to where AUTH is not `keys`."""
+    """Yield the API keys, and the authenticator of callers; None where AUTH is not `keys`."""
     keys = Keys(store, read_admin_keys(settings.admin_key_file), SystemClock())
     if settings.auth is not Auth.KEYS:
         yield keys, None
         return
+    from services.orchestrator.adapters.oidc.tokens import knowing_tokens  # noqa: PLC0415 - it imports an HTTP client
+
     async with knowing_tokens(settings.oidc_issuers, keys) as authenticator:
         yield keys, authenticator

@@ -22,7 +22,7 @@ PIECES = [f"piece {number}, " for number in range(6)]
 PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
-    "from gateway.completion.entry import main; main()"
+    "from gateway.entry import main; main()"
 )
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 PAGANTIC = Path(sys.executable).parent / "pagantic"
-# The program, which gets SIGINT at the moment when it imports the module of its argument.
+# The program with a line of arguments, which gets SIGINT when it imports the module that stands before them.
 INTERRUPTED = """
 import os, signal, sys
-from gateway.completion import entry
+from gateway import entry
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
@@ -21,8 +21,8 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-module = sys.argv.pop()
-sys.argv.append("--version")
+_, module, *line = sys.argv
+sys.argv[1:] = line
 sys.meta_path.insert(0, Interrupting())
 entry.main()
 """
@@ -53,8 +53,10 @@ def test_a_reader_that_leaves_is_no_fault():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("module", ["gateway.cli.main", "gateway.cli.stored.sessions"])
-def test_ctrl_c_while_the_commands_are_loaded_ends_without_a_traceback(module):
-    command = [sys.executable, "-c", INTERRUPTED, module]
+@pytest.mark.parametrize(
+    ("module", "word"), [("gateway.cli.main", "--version"), ("gateway.cli.stored.sessions", "sessions")]
+)
+def test_ctrl_c_while_the_commands_are_loaded_ends_without_a_traceback(module, word):
+    command = [sys.executable, "-c", INTERRUPTED, module, word]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")

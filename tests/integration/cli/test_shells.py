@@ -52,21 +52,16 @@ def address():
         yield served
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def environment(cache, tmp_path):
+def environment(tmp_path):
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PAGANTIC_", "_PAGANTIC"))}
-    kept |= {"PATH": f"{PROGRAMS}{os.pathsep}{kept['PATH']}", "XDG_CACHE_HOME": str(cache), "HOME": str(tmp_path)}
+    kept |= {"PATH": f"{PROGRAMS}{os.pathsep}{kept['PATH']}", "HOME": str(tmp_path)}
     return kept | {"PAGANTIC_STATE": str(tmp_path / "state"), "PAGANTIC_ADDRESS": NOBODY}
 
 
 @pytest.fixture(scope="module")
 def script():
-    """The script for bash, which takes a whole start of the program."""
+    """The script for bash."""
     return subprocess.run(
         [PROGRAMS / "pagantic"],
         env=os.environ | {"_PAGANTIC_COMPLETE": "source_bash"},
@@ -136,20 +131,6 @@ def test_without_a_system_nothing_is_said(environment, nobody):
     line = {"COMP_WORDS": "pagantic\nchat\n--model\n", "COMP_CWORD": "3", "PAGANTIC_ADDRESS": nobody}
     done = asked(environment, "bash", "", **line)
     assert (done.returncode, done.stdout) == (0, "\n")
-
-
-@pytest.mark.parametrize("kept", ["{", "[]"])
-def test_a_broken_cache_is_written_again(complete, cache, kept):
-    file = cache / "pagantic" / "commands.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(kept, encoding="utf-8")
-    assert complete("sta") == ["status"]
-    assert "status" in file.read_text(encoding="utf-8")
-
-
-def test_a_cache_that_cannot_be_written_does_not_matter(complete, tmp_path):
-    (tmp_path / "file").touch()
-    assert complete("sta", XDG_CACHE_HOME=str(tmp_path / "file")) == ["status"]
 
 
 def test_tab_completes_in_an_interactive_bash(environment, tmp_path):

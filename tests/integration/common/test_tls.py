@@ -14,7 +14,7 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.principal import Scope
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied, Unreachable
 from pagantic_common.rpc.access import watched_file
 from pagantic_common.rpc.access.gate import Guard
 from pagantic_common.rpc.access.registration import Registration
@@ -28,7 +28,6 @@ from pagantic_common.rpc.peer import Peer
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.service_config import is_retried
-from pagantic_common.rpc.status import Unreachable
 from pagantic_common.settings import InnerSettings, load_settings
 from pagantic_common.telemetry.scope import current_principal
 from services.inference.settings import InferenceSettings

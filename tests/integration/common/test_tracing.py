@@ -62,9 +62,9 @@ def test_the_log_line_of_a_failure_has_the_trace_of_the_call(calls):
 
 EXPORTS = """
 from opentelemetry import trace
-from pagantic_common.telemetry import metrics, tracing
+from pagantic_common.telemetry import metrics, reporting, tracing
 
-tracing.set_up_tracing("tools", "{endpoint}")
+reporting.set_up_tracing("tools", "{endpoint}")
 metrics.set_up_metrics("tools", "{endpoint}", host="127.0.0.1", port=0)
 metrics.make_counter("tests.calls", "calls").add(1)
 trace.get_tracer("tests").start_span("exported").end()

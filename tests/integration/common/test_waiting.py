@@ -13,10 +13,9 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.breaker import THRESHOLD
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import DeadlineExceeded
+from pagantic_common.domain.errors import DeadlineExceeded, Unreachable
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.peer import RECONNECT_S, Peer
-from pagantic_common.rpc.status import Unreachable
 from pagantic_common.telemetry.scope import work_scope
 from tests.support.ports import free_ports
 from tests.support.scripted_peers import ScriptedInference, ScriptedTools, served

@@ -8,7 +8,7 @@ import yaml
 from gateway.http.settings import HttpSettings
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import SHARED_SETTINGS
-from pagantic_common.settings.names import TOOL_NAMES
+from pagantic_common.storage.settings_names import TOOL_NAMES
 from tests.support.manifests import FOLDER, container_of
 from tests.unit.deploy.test_manifests import AREAS, settings_of
 

@@ -11,7 +11,7 @@ from gateway.mcp.settings import McpSettings
 from gateway.web.headers import is_known_host
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import Auth, Tls
-from pagantic_common.settings.names import TOOL_NAMES
+from pagantic_common.storage.settings_names import TOOL_NAMES
 from tests.support.manifests import FOLDER, container_of, documents, environment_of, of_kind, pod_of
 
 DOORS = {"mcp": McpSettings, "gateway": HttpSettings}

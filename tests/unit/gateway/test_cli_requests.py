@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from gateway.cli.failures import OPTION_OF, exit_code_of, next_step_of
 from gateway.cli.main import app
+from gateway.cli.tree import COMMANDS, load_command
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
@@ -255,7 +255,7 @@ def test_the_next_step_for_a_request_as_json_names_no_option(invoke, orchestrato
 
 
 def test_each_field_with_an_option_is_in_the_contract_and_its_option_is_one_of_a_command():
-    commands = typer.main.get_command(app).commands.values()
+    commands = map(load_command, COMMANDS)
     assert set(OPTION_OF.values()) <= {name for command in commands for one in command.params for name in one.opts}
     for field in OPTION_OF:
         message = execution_pb2.SystemRequest.DESCRIPTOR

@@ -8,6 +8,7 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.cli.tree import load_command
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 NOBODY = "127.0.0.1:1"
@@ -37,6 +38,7 @@ def walk(command, path=()):
 
 
 BUILT = typer.main.get_command(app)
+BUILT.commands = {name: load_command(name) for name in BUILT.commands}
 COMMANDS = dict(walk(BUILT))
 each_command = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 

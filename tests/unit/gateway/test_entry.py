@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gateway.completion import entry
+from gateway import entry
 
 
 def test_without_the_package_it_says_how_to_get_it_and_prints_the_help(monkeypatch, capfd):
@@ -16,5 +16,5 @@ def test_without_the_package_it_says_how_to_get_it_and_prints_the_help(monkeypat
     with pytest.raises(SystemExit):
         entry.main()
     shown = capfd.readouterr()
-    assert "`pip install textual`" in shown.err
+    assert "`pip install 'pagantic[tui]'`" in shown.err
     assert "Usage: " in shown.out + shown.err

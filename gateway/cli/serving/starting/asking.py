@@ -13,8 +13,8 @@ import typer
 from gateway.cli.failures import EXIT_INTERRUPTED
 from gateway.cli.options import ORCHESTRATOR
 from gateway.cli.output import UsageError, note
+from gateway.cli.running import read_ports
 from gateway.cli.serving.doctor import has_bundled_model
-from gateway.cli.serving.running import read_ports
 from gateway.cli.serving.starting import choices
 from gateway.cli.serving.starting.choices import BUNDLED, Choices
 from pagantic_common.domain.defaults import HTTP_PORT, PORTS, state_folder

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.completion import PULLED, names_of
 from gateway.cli.models.pulling import pull as pull_model
 from gateway.cli.output import UsageError, note, reporting_errors, say
 from gateway.cli.serving.doctor import check_engine
@@ -19,7 +20,7 @@ from gateway.cli.serving.starting.asking import Asker, Given, choose, client_set
 from gateway.cli.serving.starting.choices import Choices
 from pagantic_common.domain.calls.api_keys import make_key
 from pagantic_common.models.resolving import NO_MODEL
-from pagantic_common.settings.installed import CLIENT_ALONE, has_services
+from pagantic_common.storage.installed import CLIENT_ALONE, has_services
 from pagantic_common.storage.settings_file import FILE_NAME, origin_of, user_file
 from pagantic_common.storage.whole_file import write_whole
 
@@ -32,7 +33,12 @@ OTHER_ENGINES = (
 def init(
     *,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model: a name of the catalog, a GGUF file, bundled, or none.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Model: a name of the catalog, a GGUF file, bundled, or none.",
+            autocompletion=names_of(PULLED),
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Folder of journals, collections and logs.")

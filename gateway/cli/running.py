@@ -1,11 +1,12 @@
-"""Finds the services that run from the user's state folder. Loads little: each completion of a line asks it."""
+"""Finds the services that run from the user's state folder. Every start of a command asks for them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TypedDict
 
+from pagantic_common.client.credentials import has_key
 from pagantic_common.domain.defaults import HOST, state_folder
 from pagantic_common.domain.errors import InvalidRequest
 
@@ -25,21 +26,36 @@ def read_addresses(environment: Mapping[str, str]) -> dict[str, str]:
     return {area["name"]: f"{_host_of(area['host'])}:{area['port']}" for area in _read(environment, "areas")}
 
 
+def use_remembered_addresses(environment: MutableMapping[str, str]) -> None:
+    """Set the addresses of the services that run from this user's state folder; variables that are set stay."""
+    for name, address in read_addresses(environment).items():
+        variable = f"PAGANTIC_{name.upper()}_ADDRESS"
+        if name == "orchestrator":
+            variable = "PAGANTIC_ADDRESS"
+        elif name == "context" and has_key(environment):
+            continue  # the tenant's collections are reached through the orchestrator
+        environment.setdefault(variable, address)
+
+
 def read_ports(environment: Mapping[str, str]) -> set[int]:
     """Return the ports of the system that runs from the state folder, with that of its HTTP gateway."""
     return {int(place["port"]) for kind in ("areas", "doors") for place in _read(environment, kind)}
 
 
 def _read(environment: Mapping[str, str], kind: str) -> Sequence[Place]:
-    import psutil  # noqa: PLC0415 - it is needed only where there is a file
-
     try:
         running = json.loads((state_folder(environment) / "running.json").read_text(encoding="utf-8"))
-        places = [Place(name=one["name"], host=one["host"], port=one["port"]) for one in running.get(kind, ())]
-        is_alive = psutil.pid_exists(running["pid"])
+        places = [Place(name=area["name"], host=area["host"], port=area["port"]) for area in running.get(kind, ())]
+        is_alive = _is_alive(running["pid"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
         return ()
     return places if is_alive else ()
+
+
+def _is_alive(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid)
 
 
 def _host_of(host: str) -> str:

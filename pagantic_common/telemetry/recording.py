@@ -1,18 +1,42 @@
-"""Exports spans without the texts of errors, which may quote what callers sent. The error's code and type stay."""
+"""The recording of spans, by OpenTelemetry's SDK. A process without a collector never imports this module."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Sampler
 from opentelemetry.trace import Status
+
+from pagantic_common.telemetry.collector import resource_of
+from pagantic_common.telemetry.tracing import new_trace_id
 
 KEPT_OF_EXCEPTIONS = ("exception.type", "exception.escaped")
 
 
+class TraceIds(RandomIdGenerator):
+    """Makes random ids; a trace that begins inside `trace_scope` has the id that its caller chose."""
+
+    def generate_trace_id(self) -> int:
+        """Return the id of a new trace."""
+        return new_trace_id()
+
+
+def make_provider(area: str, processor: SpanProcessor, sampler: Sampler | None = None) -> TracerProvider:
+    """Return a provider that records spans for a processor; OTEL_TRACES_SAMPLER names the default sampler."""
+    resource = resource_of(area)
+    provider = TracerProvider(sampler=sampler, resource=resource, id_generator=TraceIds(), shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    return provider
+
+
 class WithoutErrorTexts(SpanExporter):
-    """Passes spans on to another exporter."""
+    """Passes spans on to another exporter without the texts of errors, which may quote callers.
+
+    The error's code and type stay.
+    """
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter

@@ -1,1 +1,0 @@
-"""Completion of command lines by the shell."""
