@@ -349,6 +349,10 @@ proto-check: setup-dev ## Lint protos, check compatibility, and that proto/gen i
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call generate,"$$fresh") && \
 		diff -r -q -x __pycache__ "$$fresh" proto/gen || { echo "proto/gen is stale: run make proto"; exit 1; }
 
+.PHONY: baseline
+baseline: setup-dev ## For a release: write the descriptors that later versions stay compatible with
+	@cd proto && $(abspath $(BIN))/buf build -o baseline.binpb
+
 .PHONY: lock
 lock: $(STAMPS)/venv ## Compile the lock files
 	@$(BIN)/python -m pip install -q uv==0.13.9

@@ -19,7 +19,7 @@ def pages() -> list[Path]:
     """Return every page of the product but the decisions, which stay as they were made."""
     found = sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))
     current = [page for page in found if DECISIONS not in page.parents and is_ours(page)]
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *current, ROOT / "deploy" / "observability" / "alerts.yaml"]
+    return [*sorted(ROOT.glob("*.md")), *current, ROOT / "deploy" / "observability" / "alerts.yaml"]
 
 
 def is_ours(path: Path) -> bool:
