@@ -1,4 +1,4 @@
-"""Starts the orchestrator: the one place that names its concrete classes."""
+"""Starts the orchestrator; the only module that names its concrete classes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READY_TIMEOUT_S = 120.0  # a large model takes its time to load
 
 @asynccontextmanager
 async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; the journal is closed last. Raises InvalidRequest for a prompt template that is none."""
+    """Wire the service; the journal closes last. Raises InvalidRequest for an invalid prompt template."""
     async with AsyncExitStack() as stack:
         files = read_files(settings)
         journal = await stack.enter_async_context(open_journal(settings))
@@ -88,7 +88,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         stack.push_async_callback(presence.stop)
 
         async def drain() -> None:
-            await presence.stop()  # it would take up again what is given up
+            await presence.stop()  # so that it does not resume executions being released
             await executions.close()
 
         trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)

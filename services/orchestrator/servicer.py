@@ -119,7 +119,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
-    """See the service's proto for what each rpc promises."""
+    """Implements the service's proto, which documents each rpc."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
     def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
-        """Return a request that is not too large; one without an id is given one."""
+        """Check the size of a request and decode it; a request without an id gets an id."""
         size_bytes = request.ByteSize()
         self._executions.check_size(_execution(request.request_id), _account(), size_bytes, len(request.messages))
         request_id = request.request_id or self._executions.new_request_id()
@@ -405,12 +405,12 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListAuditRecordsResponse(records=encoded, next_page_token=page.next_token)
 
     def _note(self, method: str, submission: Submission) -> Awaitable[None]:
-        """Note a request; nobody gets an answer to it before that is stored."""
+        """Queue the audit record of a request; the caller gets no answer before it is stored."""
         request = submission.request
         return self._audit.note(_named(method), _session_named(request.session_id), request.request_id)
 
     async def _record(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Record a call that changes something, or sees what belongs to every tenant, before it does."""
+        """Record a call that changes data, or reads every tenant's data, before the call does so."""
         await self._audit.record(_named(method), resource, request_id)
 
 

@@ -24,7 +24,7 @@ from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 
 def _check_rate(text: str) -> str:
-    """Return a rate, "" for none; raises ValueError for a text that is no rate."""
+    """Return a rate, "" for no limit; raises ValueError for an invalid rate."""
     try:
         rates = limits.parse_many(text) if text else []
     except ValueError:
@@ -38,7 +38,7 @@ _ENVELOPE_BYTES = 64 * 1024  # An execution and an event have at most this besid
 
 
 class Routing(StrEnum):
-    """Which replica of the inference service gets an inference."""
+    """The choice of the inference service's replica for an inference."""
 
     ESTIMATE = "estimate"
     ROUND_ROBIN = "round_robin"
@@ -221,7 +221,7 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the port takes: the service refuses a smaller excess in words, gRPC a larger one.
+        """Largest message that the port accepts: the service rejects a small excess, gRPC a large excess.
 
         The limit leaves room for all values of a session in one update.
         """
@@ -229,16 +229,16 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_response_bytes(self) -> int:
-        """Largest response: one message has it with what is known of the execution, and with its request if it is kept.
+        """Largest response: one message holds it with the data of its execution, and with its request if kept.
 
-        A response may have half a message in any case. With MAX_REQUEST_BYTES above the other half, GetExecution may
-        have no room for both; Execute and the stream have the response.
+        A response may always fill half a message. If MAX_REQUEST_BYTES exceeds the other half, GetExecution may have no
+        room for both; Execute and the stream still return the response.
         """
         return max(self.max_message_bytes // 2, self.max_message_bytes - self.max_request_bytes - _ENVELOPE_BYTES)
 
     @property
     def max_answer_bytes(self) -> int:
-        """Largest output of one inference; a response has more than that."""
+        """Largest output of one inference, a part of the response."""
         return self.max_message_bytes // 2
 
     def read_journal_url(self) -> str:
@@ -357,7 +357,7 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def caller_ca_file(self) -> Path | None:
-        """The authorities of callers' certificates besides those of the services; None for no others."""
+        """The certificate authorities of callers besides those of the services; None without others."""
         return self.client_ca_file
 
     @property

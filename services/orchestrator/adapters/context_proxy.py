@@ -26,7 +26,7 @@ MAX_NAME_CHARS = 64  # a longer name is refused
 Context = grpc.aio.ServicerContext[Any, Any]
 ResponseT = TypeVar("ResponseT")
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "ListCollections": Scope.READ,

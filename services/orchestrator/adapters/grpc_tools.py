@@ -41,7 +41,7 @@ class GrpcTools:
         ]
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return which of the named tools fit the words of a query, best first; all where the service cannot search."""
+        """Return the named tools that match a query, best first; all of them if the service cannot search."""
         request = tools_service_pb2.SearchToolsRequest(query=query, names=names, limit=limit)
         try:
             reply = await self._peer.call_unary(self._stub.SearchTools, request)
@@ -54,7 +54,7 @@ class GrpcTools:
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
         try:
             return await self._follow(call, request, report)
-        except Unsupported:  # a service of an earlier version, which an update has not reached yet
+        except Unsupported:  # an older service during a rolling update
             return _record_of(call, await self._peer.call_unary(self._stub.ExecuteTool, request))
 
     async def _follow(

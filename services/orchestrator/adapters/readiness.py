@@ -1,6 +1,6 @@
-"""Whether the service can answer requests: the journal takes writes, and the services that every request needs serve.
+"""Readiness of the service: the journal accepts writes, and the services that every request needs are serving.
 
-Context, rerank and tools are left out: most requests need none of them, and a chat goes on without.
+Context, rerank and tools do not count: most requests do not need them, and a chat works without them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Readiness:
         """Return why the service is not ready; empty when it is."""
         if trouble := self._journal_trouble():
             return trouble
-        ready = grpc.ChannelConnectivity.READY  # the channels check health, so this one serves
+        ready = grpc.ChannelConnectivity.READY  # the channels check health, so a ready channel means a serving service
         missing = [
             name for name, channel in self._needed.items() if channel.get_state(try_to_connect=True) is not ready
         ]

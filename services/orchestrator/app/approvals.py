@@ -16,7 +16,7 @@ from services.orchestrator.core.tools.taint import TaintedSpan
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page, page_limit
 
-POLL_S = 2.0  # interval between looks for decisions that another orchestrator took, where its writes are not told
+POLL_S = 2.0  # poll interval for decisions made at another orchestrator, if its writes do not notify this one
 MAX_ARGUMENTS_BYTES = 256 * 1024
 
 
@@ -35,9 +35,9 @@ class Approvals:
     async def ask(
         self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None
     ) -> tuple[Approval, bool]:
-        """Return the approval of a call, and whether it is new; a call that waited before goes on with its time.
+        """Return the approval of a call, and whether it is new; a call that already waits keeps its expiry time.
 
-        `left_s` is the time that its execution or step has left, None for any: nobody can decide after it.
+        `left_s` is the remaining time of the execution or step, None for no limit; no decision is possible after it.
         """
         now = self._clock.now()
         wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)
@@ -55,7 +55,7 @@ class Approvals:
         return stored, stored is asked
 
     async def wait(self, key: ExecutionKey, approval: Approval) -> Approval:
-        """Return an approval once somebody has decided or its time is up."""
+        """Return an approval once it is decided or expired."""
         with self._store.watching(key) as execution:
             while (approval := await self._store.get_approval(key, approval.tool_call_id)).resolution is None:
                 left_s = (approval.expires_at - self._clock.now()).total_seconds()
@@ -77,8 +77,8 @@ class Approvals:
     ) -> Approval:
         """Decide about a call.
 
-        Raises NotFound for a call that is not pending, PreconditionFailed for one about which another decision was made
-        or whose time is up, and InvalidRequest for arguments that are not a JSON object.
+        Raises NotFound for a call that is not pending, PreconditionFailed if a different decision was made or the
+        approval has expired, and InvalidRequest for arguments that are not a JSON object.
         """
         require_id("request_id", key.request_id)
         require_id("tool_call_id", tool_call_id)
@@ -94,7 +94,7 @@ class Approvals:
         return approval
 
     async def list_open(self, tenant: str, request_id: str, page_size: int, page_token: str) -> Page[Approval]:
-        """Return the approvals of a tenant about which somebody can decide, the oldest first."""
+        """Return the open approvals of a tenant, oldest first."""
         if request_id:
             require_id("request_id", request_id)
         limit = page_limit(page_size)

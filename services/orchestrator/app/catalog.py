@@ -20,7 +20,7 @@ from services.orchestrator.ports.services import (
 
 @dataclass(frozen=True, slots=True)
 class CallableTool:
-    """A tool that a caller's requests may name, and what happens when it is to be called."""
+    """A tool that a caller's requests may name, and the policy's action for its calls."""
 
     offered: OfferedTool
     action: ToolAction
@@ -34,7 +34,7 @@ class ToolCatalog:
         self._policies = ToolPolicies(policy)
 
     async def list(self) -> list[CallableTool]:
-        """Return the tools by name, without those that are denied."""
+        """Return the tools by name, without denied tools."""
         listed = [
             CallableTool(offered, self._policies.action_for(offered.definition))
             for offered in await self._tools.list_tools([])
@@ -43,7 +43,7 @@ class ToolCatalog:
 
 
 class Templates:
-    """The templates, and the conversations whose values they read."""
+    """The templates, and the conversations from which they read values."""
 
     def __init__(self, catalog: TemplateCatalog, conversations: Conversations) -> None:
         self._catalog = catalog

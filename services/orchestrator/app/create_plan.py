@@ -32,10 +32,10 @@ from services.orchestrator.core.plans.result import accept_plan
 
 
 async def create_plan(request: Request, size_bytes: int, environment: Environment, registry: Registry) -> Plan:
-    """Return the plan that a PLAN request would run, checked.
+    """Return the checked plan that a PLAN request would run.
 
-    Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a plan that is rejected, and
-    what the services raise that the planner asks, with a code.
+    Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a rejected plan, and the
+    errors of the services that the planner calls, with a code.
     """
     check_request(request)
     if request.mode is not Mode.PLAN:
@@ -58,7 +58,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
 
 
 async def _make_plan(request: Request, environment: Environment) -> Plan:
-    """Return the request's plan, or else the planner's; what a model used is counted, also when it failed."""
+    """Return the request's plan, or else the planner's; record the model's usage even if it failed."""
     services, now = environment.services, environment.clock.now
     if request.plan is not None:
         return request.plan
@@ -78,13 +78,13 @@ async def _make_plan(request: Request, environment: Environment) -> Plan:
 
 
 class _Inference:
-    """What an inference has given so far, and what it cost."""
+    """The output and the usage of an inference so far."""
 
     def __init__(self) -> None:
         self.output = InferenceOutput("", FinishReason.ERROR)
 
     def take(self, piece: InferenceDelta | InferenceOutput) -> None:
-        """Keep a piece: the whole output, or what it cost until then."""
+        """Keep a piece: the whole output, or the usage so far."""
         if isinstance(piece, InferenceOutput):
             self.output = piece
         else:

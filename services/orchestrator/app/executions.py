@@ -55,10 +55,10 @@ class Executions:
         self._admission = Admission(environment, self.registry)
 
     def check_size(self, key: ExecutionKey, account: Account, size_bytes: int, message_count: int) -> None:
-        """Look at a request before it is decoded: its size as it is encoded, and whether there is room for it.
+        """Check a request's encoded size and the room for it before decoding.
 
-        Raises InvalidRequest for one that is too large; Overloaded for a new one when too much runs, and for any when
-        the requests that are held have too many bytes.
+        Raises InvalidRequest if it is too large; Overloaded for a new request when too many executions run, and for
+        any request when the held requests have too many bytes.
         """
         if size_bytes > self._limits.max_request_bytes:
             raise InvalidRequest(
@@ -76,9 +76,9 @@ class Executions:
             self.registry.check_room(account, size_bytes)
 
     async def execute(self, submission: Submission) -> Response:
-        """Run a request, or join the execution or the response of the same id, and return what came of it.
+        """Run a request, or join the execution or response with the same id, and return the response.
 
-        Raises what `stream` raises.
+        Raises the errors of `stream`.
         """
         found = await self._admission.find(submission)
         with self._counted_beside(found, submission):
@@ -95,11 +95,11 @@ class Executions:
         raise AssertionError("a stream ends with Completed")
 
     async def stream(self, submission: Submission) -> AsyncGenerator[Event, None]:
-        """Run or join a request and yield its events; the last is Completed.
+        """Run or join a request and yield its events; the last event is Completed.
 
-        Leaving early cancels the execution when nobody else watches it. Raises InvalidRequest for a malformed envelope,
-        Conflict for another payload under the same id, Overloaded when too much runs already, Aborted when another
-        turn of the session runs and turns do not wait.
+        If the last watcher leaves early, the execution is cancelled. Raises InvalidRequest for a malformed envelope,
+        Conflict for another payload under the same id, Overloaded when too many executions run, and Aborted when
+        another turn of the session runs and turns do not wait.
         """
         found = await self._admission.find(submission)
         with self._counted_beside(found, submission):
@@ -135,7 +135,7 @@ class Executions:
     def _counted_beside(
         self, found: Execution | ExecutionRecord, submission: Submission
     ) -> AbstractContextManager[None]:
-        """Count the request of a call that waits for what another began: it holds a copy for as long as it waits."""
+        """Count the copy of a request that a caller holds while it waits for an execution begun by another call."""
         if isinstance(found, Execution) and found.request is submission.request:
             return contextlib.nullcontext()
         return self.registry.held(submission.request.account, submission.size_bytes)
@@ -163,7 +163,7 @@ class Executions:
         return state
 
     async def _cancel_here(self, key: ExecutionKey) -> State | None:
-        """Stop an execution that runs here, and return the state it is in then; None when it does not."""
+        """Stop an execution that runs here, and return its state; None if it does not run here."""
         running = await self.registry.get(key)
         if running is None:
             return None
@@ -174,9 +174,9 @@ class Executions:
         return (await self._journal.get(key)).state
 
     async def resume(self, key: ExecutionKey) -> State:
-        """Resume an interrupted execution, and return the state that it was in.
+        """Resume an interrupted execution, and return the state in which it was interrupted.
 
-        Raises NotFound for an unknown id, PreconditionFailed for one that runs, has ended or cannot be read.
+        Raises NotFound for an unknown id, PreconditionFailed if it runs, has ended or cannot be read.
         """
         record = await self._journal.get(key)
         if record.is_interrupted and await self._admission.resume(record) is not None:
@@ -193,11 +193,11 @@ class Executions:
             running.stop(_CANCELLED)
 
     def begin_drain(self) -> None:
-        """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
+        """Stop resuming: interrupted executions wait for another orchestrator, or for the next start."""
         self._admission.begin_drain()
 
     async def close(self) -> None:
-        """Interrupt what still runs; it goes on when it is resumed."""
+        """Interrupt all running executions, so that they can be resumed."""
         tasks = [running.task for running in self.registry if running.task is not None]
         for running in self.registry:
             running.interrupt(Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S))

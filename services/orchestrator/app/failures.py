@@ -1,4 +1,4 @@
-"""What an error of another service means to an execution."""
+"""Maps errors of other services to failures of an execution."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pagantic_common.telemetry.scope import current_deadline
 
 DEADLINE_SLACK_S = 0.1  # a hop's own clock, and gRPC's rounding
 
-# Codes for error classes that carry none. Any other class means that the request is invalid.
+# Codes for error classes without a code. Any other class means an invalid request.
 _CODES: dict[type[PaganticError], ErrorCode] = {
     Unavailable: ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
     Overloaded: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
     Internal: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
 }
 
-# A called service refuses the orchestrator, which its caller cannot change.
+# A called service refuses the orchestrator's credentials, which the caller cannot change.
 _REFUSALS = {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.AUTH_DENIED}
 
 
 def failure_from(error: PaganticError) -> Failure:
-    """Return the failure of an error; one without a code gets the code of what it means to the orchestrator."""
+    """Return the failure of an error; an error without a code gets the orchestrator's code for its class."""
     if _is_own_timeout(error):
         return failure_of(ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED, error.failure.message)
     if error.code in _REFUSALS:
@@ -43,14 +43,14 @@ def failure_from(error: PaganticError) -> Failure:
 
 
 def optional_failure_from(error: PaganticError | None) -> Failure | None:
-    """Return the failure of an error, if there is one."""
+    """Return the failure of an error, or None without an error."""
     if error is None:
         return None
     return failure_from(error)
 
 
 def error_from(error: PaganticError) -> PaganticError:
-    """Return an error with the failure that it means, for a caller who waits for no execution."""
+    """Return the error with its mapped failure, for a caller outside an execution."""
     kind = type(error)
     if error.code in _REFUSALS:
         kind = Internal
@@ -58,18 +58,18 @@ def error_from(error: PaganticError) -> PaganticError:
 
 
 def is_outage(error: PaganticError) -> bool:
-    """Tell whether a service could not answer for now; otherwise the request asks for something impossible."""
+    """Return whether an error is a temporary failure of a service, rather than an impossible request."""
     if error.code in _REFUSALS:
         return True
     return isinstance(error, Unavailable | Overloaded | Internal) or _is_own_timeout(error)
 
 
 def is_excused(error: PaganticError) -> bool:
-    """Tell whether work beside the answer is left out for an error: an outage, or a text too long for the model."""
+    """Return whether optional work is skipped for an error: an outage, or a text too long for the model."""
     return is_outage(error) or error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
 
 
 def _is_own_timeout(error: PaganticError) -> bool:
-    """Tell whether a service gave up by a limit of its own, while the request still has time."""
+    """Return whether a service hit its own time limit while the request still has time."""
     is_timeout = isinstance(error, DeadlineExceeded) and error.code is ErrorCode.CANCELLED_TIMEOUT
     return is_timeout and not current_deadline().has_passed(time.monotonic() + DEADLINE_SLACK_S)

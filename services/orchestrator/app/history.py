@@ -1,4 +1,4 @@
-"""Reads what the journal keeps: executions, their timelines, conversations and usage."""
+"""Reads the journal: executions, their timelines, conversations and usage."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ PAGE_BYTES = 2 * 1024 * 1024  # Clients take twice as much. A larger event, mess
 
 @dataclass(frozen=True, slots=True)
 class TimelinePage:
-    """Events in sequence, and the sequence after which more come, 0 when these are the last."""
+    """Events in sequence, and the sequence after which the next page starts; 0 on the last page."""
 
     events: list[Event]
     next_after: int
 
 
 class History:
-    """What happened, in pages of `page_bytes`.
+    """The stored executions and conversations, in pages of `page_bytes`.
 
-    Every method raises InvalidRequest for an id, a page or a count that cannot be.
+    Every method raises InvalidRequest for an invalid id, page or count.
     """
 
     def __init__(self, journal: Journal, page_bytes: int = PAGE_BYTES) -> None:
@@ -65,7 +65,7 @@ class History:
         metadata: Mapping[str, str] = MappingProxyType({}),
         mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
-        """Return a tenant's executions, newest first, without responses; with `metadata`, those that have all of it."""
+        """Return a tenant's executions, newest first, without responses; `metadata` must match if given."""
         check_metadata(metadata)
         return await self._journal.list_executions(
             tenant=tenant,
@@ -80,14 +80,14 @@ class History:
     async def update_metadata(
         self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
     ) -> ExecutionRecord:
-        """Set and remove metadata of an execution. Raises NotFound, and PreconditionFailed where none is kept."""
+        """Set and remove metadata of an execution. Raises NotFound, and PreconditionFailed if it keeps no metadata."""
         check_metadata(values)
         for name in removed:
             require_id("removed_keys", name)
         return await self._journal.update_metadata(_checked(key), values, removed)
 
     async def delete_execution(self, key: ExecutionKey) -> None:
-        """Remove an execution. Raises NotFound, and PreconditionFailed for one that runs."""
+        """Delete an execution. Raises NotFound, and PreconditionFailed while it runs."""
         await self._journal.delete_execution(_checked(key))
 
     async def timeline(self, key: ExecutionKey, after_sequence: int, max_events: int) -> TimelinePage:
@@ -103,7 +103,7 @@ class History:
         return TimelinePage(events, events[-1].sequence)
 
     async def steps(self, key: ExecutionKey) -> Record:
-        """Return what the steps of an execution gave. Raises NotFound, and PreconditionFailed where none is kept."""
+        """Return the step results of an execution. Raises NotFound, and PreconditionFailed if they are not kept."""
         return await read_recorded(self._journal, _checked(key))
 
     async def session(self, key: SessionKey, max_messages: int, before_position: int) -> SessionRecord:
@@ -116,7 +116,7 @@ class History:
         )
 
     async def sessions(self, tenant: str, page_size: int, page_token: str, state_key: str = "") -> Page[SessionRecord]:
-        """Return a tenant's conversations, last used first, without messages, and with the value of one key."""
+        """Return a tenant's conversations without messages, last used first, with the value of `state_key`."""
         if state_key:
             require_id("state_key", state_key)
         limit = page_limit(page_size)
@@ -125,9 +125,9 @@ class History:
     async def update_session(
         self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], appended: Sequence[Message] = ()
     ) -> SessionRecord:
-        """Set and remove values of a session, which are JSON documents, and append messages; make it if needed.
+        """Set and remove JSON values of a session, and append messages; creates the session if needed.
 
-        Raises Aborted while a turn of the session runs, if messages are appended.
+        Raises Aborted if messages are appended while a turn of the session runs.
         """
         _checked_session(key)
         for name, text in values.items():
@@ -150,7 +150,7 @@ class History:
     async def usage(
         self, *, tenant: str, session_id: str, model: str, subject: str, page_size: int, page_token: str
     ) -> Page[UsageTotal]:
-        """Return what a tenant's executions used and cost: those of a session, a model and a subject, where given."""
+        """Return the usage and cost of a tenant's executions, limited to a session, model or subject where given."""
         require_printable("model", model, MAX_MODEL_CHARS)
         require_printable("subject", subject, MAX_SUBJECT)
         return await self._journal.usage_totals(

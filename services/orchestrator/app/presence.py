@@ -1,4 +1,4 @@
-"""This orchestrator among those that share its journal: tells that it lives, sees who died, takes up their work."""
+"""Heartbeats, detection of dead orchestrators, and takeover."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
-MAX_RESUMES = 3  # automatic ones of an execution that makes no progress; after them it probably ends its orchestrator
+MAX_RESUMES = 3  # automatic resumes without progress; beyond this, the execution probably crashes its orchestrator
 
 
 async def _at_once() -> None:
-    """Wait for nobody."""
+    """Return without waiting."""
 
 
 class Presence:
-    """A loop beside the executions of one owner."""
+    """The heartbeat loop of one owner."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Presence:
         self._left_alone: set[ExecutionKey] = set()
 
     def start(self) -> None:
-        """Beat from now on, and take up what is interrupted and unattended once the other services are ready."""
+        """Start the heartbeats; once the other services are ready, resume unattended interrupted executions."""
         self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._wait())]
 
     @property
@@ -67,11 +67,11 @@ class Presence:
         return self._clock.monotonic_s() - self._beaten_s < self._lease_s / 2
 
     async def wait_until_lost(self) -> str:
-        """Wait until another process is this owner, and return what the journal says; what runs here must end then."""
+        """Wait until another process takes this owner's name; return the journal's message. Work here must stop."""
         return await asyncio.shield(self._loss)
 
     def begin_drain(self) -> None:
-        """Take up nothing any more, and go on to beat: what runs here is alive."""
+        """Stop resuming executions, but continue the heartbeats: the executions here are still alive."""
         self._is_draining = True
         self._executions.begin_drain()
 
@@ -101,7 +101,7 @@ class Presence:
             await self._clock.sleep(self._beat_s)
 
     async def look(self) -> None:
-        """Beat once, stop what is to be stopped, and take over from who is dead."""
+        """Send a heartbeat, stop executions that are to be cancelled, and take over from dead owners."""
         pulse = await self._beat()
         for key in pulse.to_cancel:
             await self._executions.stop(key)

@@ -25,12 +25,12 @@ from services.orchestrator.ports.services import (
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services that a run works with, who makes its system prompt, what it remembers, and who plans.
+    """The services and settings of a run.
 
-    `approvals` has the calls of tools that wait for one. `tool_policy` is the deployment's. `max_offered_tool_bytes`
-    bounds the registered tools that a model is offered unless the request names them; 0 is no bound. `custom_steps` are
-    the kinds of steps that the deployment registered, by name; `calibrations` are its calibrations of decisions,
-    `guards` its guards, None for none, and `experiments` its experiments.
+    `approvals` stores the tool calls that wait for an approval. `tool_policy` is the deployment's policy.
+    `max_offered_tool_bytes` limits the registered tools offered to a model, unless the request names them; 0 is
+    unlimited. `custom_steps` are the step kinds that the deployment registered, by name. `calibrations`, `guards` and
+    `experiments` are also the deployment's; `guards` None means no guards.
     """
 
     inference: InferencePort

@@ -24,7 +24,7 @@ _MEMBERS = {member.value: member for member in Decision}
 
 
 def scopes_from_proto(numbers: list[int]) -> frozenset[Scope]:
-    """Decode scopes; raises InvalidRequest for one that is not known."""
+    """Decode scopes; raises InvalidRequest for an unknown scope."""
     scopes = [_SCOPES.from_proto(number) for number in numbers]
     if None in scopes:
         raise InvalidRequest("scopes has one that is unspecified or not known")
@@ -62,7 +62,7 @@ def audit_record_to_proto(record: AuditRecord) -> audit_pb2.AuditRecord:
         previous=record.previous,
         digest=record.digest,
     )
-    encoded.at.FromMicroseconds(min(max(entry.at_us, 0), MAX_TIME_US))  # one that was changed does not fit its digest
+    encoded.at.FromMicroseconds(min(max(entry.at_us, 0), MAX_TIME_US))  # a tampered record does not match its digest
     return encoded
 
 
@@ -71,7 +71,7 @@ def _moment(seconds: float) -> Timestamp:
 
 
 def period_from_proto(number: int) -> Period:
-    """Decode a period; raises InvalidRequest for one that is not known."""
+    """Decode a period; raises InvalidRequest for an unknown period."""
     period = _PERIODS.from_proto(number)
     if period is None:
         raise InvalidRequest("period is unspecified or not known")

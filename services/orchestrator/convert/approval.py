@@ -21,14 +21,14 @@ _DECISIONS = EnumCodec(approval_pb2.ApprovalDecision, Decision, "APPROVAL_DECISI
 
 
 def policy_from_proto(rules: Sequence[approval_pb2.ToolRule]) -> ToolPolicy:
-    """Decode the rules of a request; raises InvalidRequest for one that says nothing."""
+    """Decode the rules of a request; raises InvalidRequest for an empty rule."""
     policy = ToolPolicy(tuple(map(_rule_from_proto, rules)))
     check_rules(policy.rules)
     return policy
 
 
 def action_to_proto(action: ToolAction) -> approval_pb2.ToolAction.ValueType:
-    """Encode what happens when a tool is to be called."""
+    """Encode the action for a tool's calls."""
     return _ACTIONS.to_proto(action)
 
 

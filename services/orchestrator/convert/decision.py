@@ -18,7 +18,7 @@ _ABSTENTIONS = EnumCodec(decision_pb2.Abstention, Abstention, "ABSTENTION_", unk
 
 
 def decisions_from_proto(decisions: decision_pb2.Decisions) -> Decisions:
-    """Decode the questions of a request; raises InvalidRequest for one without a kind, or an option without a value."""
+    """Decode the questions of a request; raises InvalidRequest for a missing kind or an option without a value."""
     return Decisions(
         questions=tuple(
             _question_from_proto(question, f"decisions.questions[{position}]")

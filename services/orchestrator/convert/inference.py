@@ -27,17 +27,17 @@ def reasoning_to_proto(reasoning: Reasoning) -> generation_pb2.Reasoning:
 
 
 def finish_reason_to_proto(reason: FinishReason | None) -> generation_pb2.FinishReason.ValueType:
-    """Encode a finish reason; None is not set."""
+    """Encode a finish reason; None is unset."""
     return _REASONS.to_proto(reason)
 
 
 def finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason:
-    """Decode a finish reason; an unknown one is ERROR."""
+    """Decode a finish reason; an unknown reason becomes ERROR."""
     return _REASONS.from_proto(value)
 
 
 def set_finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason | None:
-    """Decode a finish reason that may be unset; None for unset."""
+    """Decode an optional finish reason; None if unset."""
     if value == generation_pb2.FINISH_REASON_UNSPECIFIED:
         return None
     return _REASONS.from_proto(value)
@@ -85,7 +85,7 @@ def token_count_to_proto(count: TokenCount) -> inference_service_pb2.CountTokens
 
 
 def replica_to_proto(report: ReplicaReport) -> replica_pb2.Replica:
-    """Encode what a replica says."""
+    """Encode a replica's report."""
     return replica_pb2.Replica(
         service=report.service,
         address=report.address,

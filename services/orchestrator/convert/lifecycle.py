@@ -22,12 +22,12 @@ _GUARD_OUTCOMES = EnumCodec(event_pb2.GuardOutcome, GuardOutcome, "GUARD_OUTCOME
 
 
 def state_to_proto(state: State | None) -> execution_pb2.LifecycleState.ValueType:
-    """Encode a state; None is not set."""
+    """Encode a state; None is unset."""
     return _STATES.to_proto(state)
 
 
 def state_from_proto(value: int) -> State | None:
-    """Decode a state; None when it is not set. Raises InvalidRequest for an unknown state."""
+    """Decode a state; None if unset. Raises InvalidRequest for an unknown state."""
     state = _STATES.from_proto(value)
     if state is None and value != execution_pb2.LIFECYCLE_STATE_UNSPECIFIED:
         raise InvalidRequest(f"there is no state {value}: use one of {', '.join(_PREFIX + one for one in State)}")
@@ -52,7 +52,7 @@ def variant_to_proto(variant: ExperimentVariant) -> execution_pb2.ExperimentVari
 
 
 def guard_acted_to_proto(acted: GuardActed) -> event_pb2.GuardActed:
-    """Encode what a guard did."""
+    """Encode a guard's report."""
     report = acted.report
     return event_pb2.GuardActed(
         guard=report.guard,
@@ -64,7 +64,7 @@ def guard_acted_to_proto(acted: GuardActed) -> event_pb2.GuardActed:
 
 
 def guard_acted_from_proto(acted: event_pb2.GuardActed) -> GuardActed:
-    """Decode what a guard did."""
+    """Decode a guard's report."""
     return GuardActed(
         GuardReport(
             acted.guard,

@@ -1,7 +1,7 @@
 """Payloads of events <-> the `event` field of an ExecutionEvent.
 
-Two tables say which function encodes a payload's type, and which function decodes a field. Text deltas are not stored,
-so nothing decodes them.
+Two tables map a payload's type to its encoder and a field to its decoder. Text deltas are not stored, so they have no
+decoder.
 """
 
 from __future__ import annotations

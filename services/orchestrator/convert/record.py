@@ -52,7 +52,7 @@ def _request_of(kept: KeptRequest | None) -> execution_pb2.SystemRequest | None:
 
 
 def kept_request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> KeptRequest | None:
-    """Return what of a request is to be kept, under this id; raises InvalidRequest for metadata without it."""
+    """Return the part of a request to keep under this id; raises InvalidRequest for metadata without `keep_request`."""
     if not request.keep_request:
         if request.metadata:
             raise InvalidRequest("metadata is kept with the request alone: set keep_request, or leave metadata out")

@@ -154,7 +154,7 @@ def scorer_to_proto(scorer: WeightedScorer) -> ranking_pb2.WeightedScorer:
 
 
 def mode_from_proto(value: int) -> Mode | None:
-    """Decode a mode; None when it is not set. Raises InvalidRequest for an unknown mode."""
+    """Decode a mode; None if unset. Raises InvalidRequest for an unknown mode."""
     mode = _MODES.from_proto(value)
     if mode is None and value != execution_pb2.MODE_UNSPECIFIED:
         raise InvalidRequest(f"there is no mode {value}: use one of {_KNOWN_MODES}")

@@ -31,7 +31,7 @@ from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, Record
 
 
 def steps_to_proto(record: Record, page_token: str, page_bytes: int) -> pb.ListStepsResponse:
-    """Encode a page of the steps of an execution, at least one; raises InvalidRequest for an unknown token."""
+    """Encode a page of an execution's steps, at least one step; raises InvalidRequest for an unknown token."""
     steps = _all_steps(record)
     first = 0
     if page_token:

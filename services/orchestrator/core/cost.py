@@ -47,12 +47,12 @@ def parse_prices(text: str) -> dict[str, Prices]:
 
 
 def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
-    """Return a model's prices, None when the table lacks them; an empty alias names the default model."""
+    """Return a model's prices, None if missing from the table; an empty alias names the default model."""
     return table.get(_alias_of(model))
 
 
 def highest_prices(table: Mapping[str, Prices]) -> Prices | None:
-    """Return the highest of each price of a table; None for an empty one."""
+    """Return the highest value of each price in a table; None for an empty table."""
     if not table:
         return None
     return Prices(
@@ -63,7 +63,7 @@ def highest_prices(table: Mapping[str, Prices]) -> Prices | None:
 
 
 def prices_for(table: Mapping[str, Prices], asked: str, served: str = "") -> Prices | None:
-    """Return the prices of the model that served a request, if the table has them, or else of the one asked for."""
+    """Return the prices of the model that served a request if known, else of the requested model."""
     return (prices_of(table, served) if served else None) or prices_of(table, asked)
 
 

@@ -1,4 +1,4 @@
-"""Finds dead owners: those whose heartbeat count stands still. The owners need no common clock."""
+"""Finds dead owners by their unchanged heartbeat counts. The owners need no common clock."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 
 class Leases:
-    """The heartbeats that one owner has seen of the others.
+    """The heartbeats of other owners, as one owner has seen them.
 
-    Invariant: an owner is dead once its beat has stood still for the lease, by the observer's clock. An observer that
-    has not looked for a while begins anew: while the database did not answer, the others could not beat either.
+    Invariant: an owner is dead once its heartbeat has not changed for the lease, by the observer's clock. After a long
+    gap the observer starts over: while the database did not answer, the others could not send heartbeats either.
     """
 
     def __init__(self, me: str, lease_s: float, longest_gap_s: float) -> None:

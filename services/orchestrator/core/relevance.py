@@ -26,9 +26,9 @@ class Reranked:
 
 
 def best_first(scores: Sequence[float]) -> tuple[RelevantText, ...]:
-    """Return the texts with these scores, the most relevant first; of equal scores the earlier text comes first.
+    """Return the texts of these scores, most relevant first; equal scores keep their order.
 
-    The scores decide about the order, because the probabilities of very high ones are equal.
+    The order uses the scores, because the probabilities of very high scores are equal.
     """
     positions = sorted(range(len(scores)), key=lambda position: -scores[position])
     return tuple(RelevantText(position, probability_of(scores[position])) for position in positions)

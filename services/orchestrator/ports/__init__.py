@@ -1,1 +1,1 @@
-"""What the app needs: other services, and storage."""
+"""The ports of the app: other services, and storage."""

@@ -10,12 +10,12 @@ from services.orchestrator.ports.page import Page
 
 
 class AuditStore(Protocol):
-    """One chain of records for each orchestrator, to which records are only added."""
+    """An append-only chain of records for each orchestrator."""
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
-        """Queue an entry. It is stored before, or together with, what is queued after it; one that can wait, with that.
+        """Queue an entry. It is stored no later than work queued after it; with `can_wait`, it may wait for such work.
 
-        The awaitable ends when it is stored, and raises Unavailable when it is not.
+        The awaitable ends once the entry is stored, and raises Unavailable if that fails.
         """
 
     async def list_audit_records(self, *, tenant: str, limit: int, after: str) -> Page[AuditRecord]:

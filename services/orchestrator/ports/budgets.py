@@ -12,7 +12,7 @@ from services.orchestrator.ports.page import Page
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An account's budget after it was asked for a grant, and what was granted; None for too little."""
+    """An account's budget after a request for a grant, and the granted amount; None if too little is left."""
 
     budget: Budget
     granted: Amount | None
@@ -22,16 +22,16 @@ class BudgetStore(Protocol):
     """Budgets by account. Times are seconds since 1970."""
 
     async def set_budget(self, budget: Budget) -> Budget:
-        """Set the limits of an account and return its budget; one without limits is deleted.
+        """Set the limits of an account and return its budget; a budget without limits is deleted.
 
-        What was granted stays, and `made_at` of the stored budget, unless its period is another.
+        The granted amount and `made_at` of the stored budget are kept unless the period changes.
         """
 
     async def find_budget(self, account: Account, now_s: float) -> Budget | None:
-        """Return an account's budget in the period of a moment; None for none."""
+        """Return an account's budget in the period of a moment; None without a budget."""
 
     async def has_subject_budgets(self, tenant: str) -> bool:
-        """Tell whether any subject of a tenant has a budget."""
+        """Return whether any subject of a tenant has a budget."""
 
     async def list_budgets(self, *, limit: int, after: str, now_s: float) -> Page[Budget]:
         """Return budgets by tenant and subject; `after` is the last page's token.
@@ -40,7 +40,7 @@ class BudgetStore(Protocol):
         """
 
     async def grant(self, account: Account, least: Amount, now_s: float) -> Grant | None:
-        """Grant a part of an account's budget, `least` at least; None without a budget."""
+        """Grant a part of an account's budget, at least `least`; None without a budget."""
 
     async def give_back(self, account: Account, amount: Amount, budget: tuple[float, float]) -> None:
-        """Return what was granted and is not needed; does nothing for another budget than that of this identity."""
+        """Give back an unused part of a grant; does nothing unless `budget` identifies the current budget."""

@@ -1,4 +1,4 @@
-"""Changes: how those who wait for a write of any orchestrator are woken."""
+"""Change notifications: wake waiters after a write of any orchestrator."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 
 class Watch(Protocol):
-    """A wait for changes of one execution or conversation."""
+    """A watch on changes of one execution or conversation."""
 
     async def wait(self, poll_s: float, limit_s: float = math.inf) -> None:
-        """Wait until it may have changed since the last wait, at most `limit_s` seconds.
+        """Wait for a possible change since the last wait, at most `limit_s` seconds.
 
-        Where writes of other orchestrators are not told, it returns after `poll_s` seconds, else after some seconds at
-        the latest. So whoever waits looks again each time.
+        If writes of other orchestrators do not notify, it returns after `poll_s` seconds, otherwise after a few
+        seconds at most. The caller must therefore check for the change each time.
         """
 
 

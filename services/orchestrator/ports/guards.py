@@ -12,15 +12,15 @@ from services.orchestrator.core.guards.rules import GuardRule
 
 
 class GuardRunner(Protocol):
-    """Runs plug-ins where a hostile text can hurt nobody else."""
+    """Runs plug-ins in isolation, so that a hostile text cannot harm other work."""
 
     async def find(self, rule: GuardRule, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
-        """Return what the rule's plug-in finds in each text; raises PaganticError for one that fails or is late."""
+        """Return the findings of the rule's plug-in in each text; raises PaganticError if it fails or times out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """The guards of the deployment, in order, and what runs them."""
+    """The guards of the deployment, in order, and their runner."""
 
     rules: tuple[GuardRule, ...]
     runner: GuardRunner

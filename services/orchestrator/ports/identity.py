@@ -1,4 +1,4 @@
-"""Identity providers whose tokens the orchestrator takes, and callers whose certificates it takes."""
+"""Trusted identity providers, and callers that are identified by certificates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pagantic_common.domain.ids import is_id
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """What the tokens of an identity provider mean here.
+    """The mapping of an identity provider's tokens to tenants and scopes.
 
     Attributes:
-        audience: The `aud` that a token must have.
-        tenant: The tenant of every token; empty where `tenant_claim` tells it.
+        audience: The required `aud` of a token.
+        tenant: The tenant of every token; empty to use `tenant_claim`.
         tenant_claim: The claim with the tenant.
-        scopes: What every token allows; empty where `scope_claim` tells it.
-        scope_claim: The claim with the scopes, as text or as a list; `pagantic:read` allows what READ does. No claim
+        scopes: The scopes of every token; empty to use `scope_claim`.
+        scope_claim: The claim with the scopes, as text or as a list; `pagantic:read` gives the scope READ. No claim
             gives ADMIN.
     """
 
@@ -42,11 +42,11 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class CertificateCaller:
-    """A caller that is known by its certificate.
+    """A caller that is identified by its certificate.
 
     Attributes:
         tenant: Its tenant.
-        scopes: What it may do.
+        scopes: Its scopes.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -63,6 +63,6 @@ class CertificateCaller:
 
 
 def is_fetchable(url: str) -> bool:
-    """Tell whether keys may be fetched from a URL: over TLS, or from this machine."""
+    """Return whether keys may be fetched from a URL: over TLS, or from this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))

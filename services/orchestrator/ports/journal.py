@@ -24,13 +24,13 @@ from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 
-MAX_STATE_VALUES = 100  # of one session
+MAX_STATE_VALUES = 100  # per session
 MAX_LISTED_CHARS = 1024
 MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
 
 
 class Durability(StrEnum):
-    """What a returned write survives: the end of this process, or a power cut too."""
+    """The failure that a completed write survives: the end of this process, or also a power cut."""
 
     PROCESS = "process"
     POWER = "power"
@@ -40,8 +40,8 @@ class Durability(StrEnum):
 class ExecutionRecord:
     """The record of an execution.
 
-    `response` is None until the execution has ended, `kept` where the request is not kept. Lists have no responses, and
-    no kept requests; those by metadata have the metadata.
+    `response` is None until the execution has ended, `kept` if the request is not kept. Lists omit responses and kept
+    requests; lists by metadata include the metadata.
     """
 
     request_id: str
@@ -75,7 +75,7 @@ class ExecutionRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A stored conversation; in lists without messages, and with one value at most. Values are JSON documents."""
+    """A stored conversation. Lists omit messages, and include at most one value. Values are JSON documents."""
 
     session_id: str
     messages: tuple[Message, ...]
@@ -103,7 +103,7 @@ class UsageTotal:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write, stored as a whole or not at all: the record of an execution, and its new events and entries.
+    """An atomic write: the record of an execution, and its new events and entries.
 
     `entries` are numbered from `position`. `turn` and `used` belong to a record with a response: the conversation's new
     messages, and the cost.
@@ -131,9 +131,9 @@ class ExecutionJournal(Changes, Protocol):
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
     ) -> ExecutionRecord | None:
-        """Store a new execution of this owner and return None, or return the execution that has the id already.
+        """Store a new execution of this owner and return None, or return the existing execution with the id.
 
-        Raises Aborted, and stores nothing, when `takes_turn` is set and another execution has the session's turn.
+        Raises Aborted, and stores nothing, if `takes_turn` is set and another execution has the session's turn.
         """
 
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
@@ -145,18 +145,18 @@ class ExecutionJournal(Changes, Protocol):
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:
-        """Restart an execution that had `ended`, as this owner's; return the sequence of its last event.
+        """Restart an execution that had `ended`, with this owner; return the sequence of its last event.
 
-        Its events stay. Returns None when another caller has restarted it already. Raises Aborted as `admit` does.
+        Its events stay. Returns None if another caller has already restarted it. Raises Aborted as `admit` does.
         """
 
     async def after_sequence(self, key: ExecutionKey) -> int:
         """Return the last sequence of an earlier run under the id; 0 when the execution ran once."""
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
-        """Store a write; one that can wait may share a transaction some milliseconds later.
+        """Store a write; with `can_wait` it may share a transaction some milliseconds later.
 
-        Writes are stored in the order of the calls. Raises Conflict when another owner has taken the execution over.
+        Writes are stored in the order of the calls. Raises Conflict if another owner has taken over the execution.
         """
 
     async def get(self, key: ExecutionKey) -> ExecutionRecord:
@@ -175,8 +175,8 @@ class ExecutionJournal(Changes, Protocol):
     ) -> Page[ExecutionRecord]:
         """Return a tenant's executions, newest first; `after` is the token of the previous page.
 
-        With `metadata`, only those that have all of it; a page is then short where many others were looked at. Raises
-        InvalidRequest for an invalid token.
+        With `metadata`, only executions with all of it; a page is then short if many other executions were scanned.
+        Raises InvalidRequest for an invalid token.
         """
 
     async def update_metadata(
@@ -188,9 +188,9 @@ class ExecutionJournal(Changes, Protocol):
         """
 
     async def delete_execution(self, key: ExecutionKey) -> None:
-        """Remove an execution with all that belongs to it but its usage.
+        """Delete an execution with all its data except its usage.
 
-        Raises NotFound, and PreconditionFailed for one that runs.
+        Raises NotFound, and PreconditionFailed if it runs.
         """
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
@@ -202,7 +202,7 @@ class ExecutionJournal(Changes, Protocol):
     async def timeline_page(
         self, key: ExecutionKey, after: int, limit: int, max_bytes: int
     ) -> tuple[list[Event], bool]:
-        """Return the stored events above a sequence within the limits, at least one, and whether there are more.
+        """Return the stored events above a sequence within the limits, at least one event, and whether there are more.
 
         Raises NotFound.
         """
@@ -210,14 +210,14 @@ class ExecutionJournal(Changes, Protocol):
     async def entries(self, key: ExecutionKey) -> list[Entry]:
         """Return the entries for a resume, or for a replay.
 
-        Those of an execution whose request is not kept are gone when it has ended. Raises PreconditionFailed for
+        The entries of an execution without a kept request are deleted when it ends. Raises PreconditionFailed for
         unreadable entries.
         """
 
     async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
-        """Return the keys of every tenant's interrupted executions that nobody need wait for, oldest first.
+        """Return the keys of every tenant's unattended interrupted executions, oldest first.
 
-        They are those in the background, and the plans if these are wanted.
+        These are the background executions, and plans if `with_plans` is set.
         """
 
 
@@ -253,16 +253,17 @@ class Conversations(Changes, Protocol):
     async def take_turn(self, key: SessionKey, request_id: str) -> bool:
         """Give an execution its session's turn, until it ends.
 
-        Returns False while another one has it that runs, or was interrupted so lately that it may be resumed.
+        Returns False while another execution has the turn and runs, or was interrupted so recently that it may be
+        resumed.
         """
 
     async def has_turn(self, key: SessionKey, request_id: str) -> bool:
-        """Tell whether an execution has its session's turn."""
+        """Return whether an execution has its session's turn."""
 
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first of them.
 
-        At most `max_bytes` of them, unless that is 0, but at least one message.
+        At most `max_bytes` of messages, unless that is 0, but at least one message.
         """
 
     async def get_session(
@@ -289,7 +290,7 @@ class Conversations(Changes, Protocol):
         """
 
     async def append_messages(self, key: SessionKey, messages: Sequence[Message]) -> SessionRecord:
-        """Append messages to a conversation, which is made if needed; returns it without its messages.
+        """Append messages to a conversation, which is created if needed; returns it without its messages.
 
         Raises Aborted while an execution has its turn.
         """
@@ -314,7 +315,7 @@ class UsageLedger(Protocol):
         model: str | None = None,
         subject: str | None = None,
     ) -> Page[UsageTotal]:
-        """Return a tenant's totals by session, model and subject, of those that are given; `after` is as above."""
+        """Return a tenant's totals by session, model and subject, filtered by the given values; `after` is as above."""
 
 
 class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, ApprovalStore, Protocol):

@@ -1,4 +1,4 @@
-"""What tenants may use, by the operator's policies."""
+"""Tenant permissions, defined by the operator's policies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-DEFAULT_MODEL = "default"  # the name of the model of requests that name none
+DEFAULT_MODEL = "default"  # the policy name of the default model, for requests that do not name a model
 
 
 class Action(StrEnum):
-    """What a tenant wants to do. The values are names in policies: do not change them."""
+    """A tenant's action. The values are names in policies: do not change them."""
 
     INFER = "infer"
     CALL = "call"

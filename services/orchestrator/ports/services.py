@@ -21,9 +21,9 @@ from services.orchestrator.core.model.retrieval import ContextPolicy, RankingOpt
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """The decoder's form of a constraint; `is_fully_enforced` when it covers the whole source.
+    """The decoder's form of a constraint; `is_fully_enforced` if it covers the whole source.
 
-    `unsupported` has the schema's keywords that the decoder does not enforce, with their places if known.
+    `unsupported` lists the schema's keywords that the decoder does not enforce, with their places if known.
     """
 
     engine_text: str
@@ -33,7 +33,7 @@ class CompiledConstraint:
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The context message of a turn, None without chunks, its chunks, and how many chunks vectors could not find."""
+    """The context message of a turn, None without chunks, its chunks, and the number of chunks without vectors."""
 
     message: Message | None
     chunks: tuple[Chunk, ...] = ()
@@ -43,7 +43,7 @@ class BuiltContext:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How to rerank; an empty scorer is the default one, top_k 0 is all."""
+    """The options of a reranking; an empty scorer is the default scorer, top_k 0 keeps all."""
 
     scorer: str = ""
     min_score: float | None = None
@@ -65,7 +65,7 @@ class OfferedTool:
 class TokenCount:
     """The tokens of a prompt and of each text, and the context window; a window of 0 is unknown.
 
-    `is_estimate` tells that another engine serves the model, whose tokens are not known.
+    `is_estimate` is set if another engine serves the model, so that its exact tokens are unknown.
     """
 
     chat: int
@@ -140,10 +140,10 @@ class InferencePort(Protocol):
         """
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        """Return how probable each beginning of the answer is, without decoding one."""
+        """Return the probability of each beginning of the answer, without decoding."""
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
-        """Return how probable the labels of each question are, without decoding one."""
+        """Return the probabilities of the labels of each question, without decoding."""
 
     async def embed(self, texts: Sequence[str], model: str) -> Vectors:
         """Return a vector of unit length for each text; an empty alias names the first embedding model."""
@@ -156,7 +156,7 @@ class PromptProvider(Protocol):
     """Makes system prompts. A deployment may have a provider of its own."""
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
-        """Return the system prompt of a request, empty for none; PREPARE asks once for each request.
+        """Return the system prompt of a request, which may be empty; PREPARE calls it once per request.
 
         `session` has the stored values of the conversation, JSON documents by key, if the request names a template.
 
@@ -190,7 +190,7 @@ class SummaryStore(Protocol):
     """Summaries of stored conversations; a deleted conversation takes its summary along."""
 
     async def get_summary(self, key: SessionKey) -> Summary | None:
-        """Return the summary of a conversation's oldest messages; None without one."""
+        """Return the summary of a conversation's oldest messages; None without a summary."""
 
     async def put_summary(self, key: SessionKey, summary: Summary) -> None:
         """Replace a conversation's summary; does nothing for an unknown conversation."""
@@ -218,7 +218,7 @@ class ToolsPort(Protocol):
         """List the named tools, or all. Raises NotFound (TOOL_NOT_FOUND) for an unknown name."""
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return which of the named tools fit the words of a query, best first, at most `limit`."""
+        """Return the named tools that match a query, best first, at most `limit`."""
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call, and report its progress; the record has the tool's own failure."""
@@ -230,7 +230,7 @@ class ContextPort(Protocol):
     async def build(
         self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
     ) -> BuiltContext:
-        """Retrieve by a query and further ones, rerank by the query where the policy says so, and lay out."""
+        """Retrieve by a query and additional queries, rerank by the query if the policy says so, and lay out."""
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
         """Return chunks, best first. Raises NotFound for an unknown collection."""

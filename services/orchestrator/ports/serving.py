@@ -36,7 +36,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """What a replica of a service says, or why it does not answer."""
+    """A replica's report, or the error if it does not answer."""
 
     service: str
     address: str
@@ -61,7 +61,7 @@ class ServingPort(Protocol):
         """Return every replica, those of the default service first."""
 
     async def load_model(self, model: str) -> Sequence[ReplicaChange]:
-        """Load a model in each replica of its service; there is at least one."""
+        """Load a model in each replica of its service; the result has at least one entry."""
 
     async def unload_model(self, model: str) -> Sequence[ReplicaChange]:
-        """Unload a model in each replica of its service; there is at least one."""
+        """Unload a model in each replica of its service; the result has at least one entry."""

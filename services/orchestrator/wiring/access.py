@@ -1,4 +1,4 @@
-"""Who is let in, what is noted of it, and what tenants may use."""
+"""Wires authentication, audit and tenant policies."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from services.orchestrator.settings import OrchestratorSettings
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The audit, and the policy, None where everything is permitted."""
+    """The audit, and the policy; a policy of None permits everything."""
 
     settings: OrchestratorSettings
     audit: Audit
     policy: Policy | None
 
     def restrict(self, services: Services) -> Services:
-        """Return services that let each tenant use what the policy permits."""
+        """Return services limited to the policy of each tenant."""
         return within_policy(services, self.policy)
 
     def may_use(self, tenant: str, model: str) -> bool:
@@ -48,7 +48,7 @@ class Access:
         return replace(services, tools=ToolsWithSearch(services.tools, permitted, collections))
 
     def guard(self, authenticator: Authenticator | None) -> Guard:
-        """Return the guard of the orchestrator's port. Nobody is asked for a certificate where no caller is named."""
+        """Return the guard of the orchestrator's port; it requests certificates only if callers are configured."""
         peers = None
         if self.settings.certificate_callers:
             peers = CertificateCallers(self.settings.certificate_callers)
@@ -63,6 +63,6 @@ class Access:
 
 
 def read_access(settings: OrchestratorSettings, store: AuditStore) -> Access:
-    """Return who is let in; raises InvalidRequest for a file of policies that cannot be used."""
+    """Return the audit and the policy; raises InvalidRequest for an unusable policy file."""
     audit = Audit(store, SystemClock(), is_on=settings.records_audit)
     return Access(settings, audit, read_policy(settings.policy_file))

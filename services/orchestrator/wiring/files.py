@@ -1,4 +1,4 @@
-"""What the operator's files and packages bring, read at the start."""
+"""The content of the operator's files and packages, read at the start."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Files:
     experiments: tuple[Experiment, ...]
 
     def experiments_for(self, may_use: Callable[[str, str], bool]) -> Experiments:
-        """Return the experiments, of which a tenant takes part in those whose models it may use."""
+        """Return the experiments; a tenant takes part in an experiment if it may use the models of all variants."""
         return Experiments(self.experiments, may_use)
 
 
 def read_files(settings: OrchestratorSettings) -> Files:
-    """Read them; raises InvalidRequest for what cannot be used."""
+    """Read the files; raises InvalidRequest for unusable content."""
     prompts = PromptFolder(settings.prompt_folder)
     return Files(
         prompts,

@@ -75,7 +75,7 @@ def _port_of(service: InferenceService, settings: OrchestratorSettings, credenti
 
 @asynccontextmanager
 async def _open_replicas(settings: OrchestratorSettings, address: str) -> AsyncIterator[ReplicaSet | None]:
-    """Yield the replicas; None where the address names one, or the settings leave the choice to gRPC."""
+    """Yield the replicas; None if the address names a single replica, or if gRPC chooses the replica."""
     where = parse_address(address)
     if where is None or settings.inference_routing is Routing.ROUND_ROBIN:
         yield None

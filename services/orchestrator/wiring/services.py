@@ -32,7 +32,7 @@ __all__ = ["channels_of", "open_budgets", "services_of", "with_observed_tools", 
 
 @asynccontextmanager
 async def open_budgets(store: BudgetStore) -> AsyncIterator[Budgets]:
-    """Yield the budgets; what they hold is given back at the end, when no execution may spend any more."""
+    """Yield the budgets; their grants are given back at the end, when no execution can spend any more."""
     budgets = Budgets(store, SystemClock())
     budgets.start()
     try:

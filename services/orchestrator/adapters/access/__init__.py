@@ -1,1 +1,1 @@
-"""Who callers are, how often they may call, and what they may use."""
+"""Authentication, rate limits and policies for callers."""

@@ -12,15 +12,15 @@ from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 
 MIN_RETRY_S = 0.05
-STORAGES = 256  # each hit looks through all entries of a storage for those that have expired
+STORAGES = 256  # each hit scans all entries of a storage for expired entries
 
 
 class CallRates:
     """Counts calls in sliding windows.
 
     Args:
-        of_tenant: Most calls of all callers of a tenant, as in "600/minute"; empty is any number.
-        of_key: Most calls of one key, or of one caller without a key.
+        of_tenant: Limit on the calls of a whole tenant, as in "600/minute"; empty means unlimited.
+        of_key: Limit on the calls of one key, or of one caller without a key.
     """
 
     def __init__(self, of_tenant: str, of_key: str) -> None:
@@ -29,7 +29,7 @@ class CallRates:
         self._limiters = [SlidingWindowCounterRateLimiter(MemoryStorage()) for _ in range(STORAGES)]
 
     async def count(self, caller: Principal) -> None:
-        """Count a call; raises Overloaded (QUOTA_RATE) for one too many, which is not counted for the tenant."""
+        """Count a call; raises Overloaded (QUOTA_RATE) over a limit. A key over its limit uses up no tenant limit."""
         if self._of_key is not None:
             who = caller.key_id or caller.subject
             await self._hit(self._of_key, "this key", caller.tenant, who)

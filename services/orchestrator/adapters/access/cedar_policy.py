@@ -38,20 +38,20 @@ _Asked = tuple[str, Action, Resource]
 
 @dataclass(frozen=True, slots=True)
 class _Policies:
-    """Parsed policies, and what they decided last."""
+    """Parsed policies and a cache of their decisions."""
 
     parsed: cedarpy.PolicySet
     denials: OrderedDict[_Asked, str] = field(default_factory=OrderedDict)
 
 
 class CedarPolicy(Policy):
-    """Permits what a policy of the file permits and none forbids.
+    """Cedar policies from a file: permits a request that a policy permits and no policy forbids.
 
-    A tenant is a `Tenant::"name"`, and resources are a `Model`, `Tool` (with `safety`) or `Collection`.
+    A tenant is a `Tenant::"name"`; a resource is a `Model`, `Tool` (with `safety`) or `Collection`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise InvalidRequest for a file that cannot be used; a later one leaves the policies as they were."""
+        """Raise InvalidRequest for an unusable file; a later change to an unusable file keeps the previous policies."""
         self._file = WatchedFile(path, POLICY_FILE, _parse, MAX_FILE_BYTES)
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
@@ -68,7 +68,7 @@ class CedarPolicy(Policy):
 
 
 def read_policy(path: Path | None) -> CedarPolicy | None:
-    """Return the policy of a file; None without one."""
+    """Return the policy of a file; None without a file."""
     if path is None:
         return None
     return CedarPolicy(path)

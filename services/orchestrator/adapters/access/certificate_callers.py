@@ -9,10 +9,10 @@ from services.orchestrator.ports.identity import CertificateCaller
 
 
 class CertificateCallers:
-    """Lets callers in by the SPIFFE id of their certificate; a PeerReader.
+    """Authenticates callers by the SPIFFE id of their certificate; a PeerReader.
 
     Args:
-        callers: What each id may do, by id.
+        callers: Tenant and scopes of each caller, by SPIFFE id.
     """
 
     def __init__(self, callers: Mapping[str, CertificateCaller]) -> None:
@@ -22,5 +22,5 @@ class CertificateCallers:
         }
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return the caller of an id; None for another id, whose call needs credentials."""
+        """Return the caller with this id; None for an unknown id, so that the call needs credentials."""
         return self._principals.get(spiffe_id)

@@ -1,4 +1,4 @@
-"""The files of keys: the operator's own API keys, and those that sign tenant tokens and key the audit."""
+"""Key files: the operator's API keys, the signing key of tenant tokens, and the key of the audit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ log = get_logger(__name__)
 
 
 def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
-    """Return what gives the operator's own keys by id; none without a file.
+    """Return a function that reads the operator's keys by id; no keys without a file.
 
-    A line of the file is a key: the first one of a new system, and the last resort.
-    The file is read again when it changes, so that two keys can be valid while one replaces the other; a line that is
-    removed takes its key along. Raises InvalidRequest for a file that cannot be read, or has no key.
+    Each line of the file is a key: the first key of a new system, and the last resort.
+    The file is read again when it changes, so that an old and a new key can both be valid during a rotation. Removing
+    a line revokes its key. Raises InvalidRequest for a file that cannot be read, or has no key.
     """
     if path is None:
         return dict
@@ -42,7 +42,7 @@ def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
 def read_audit_key(path: Path | None) -> bytes:
     """Return the secret that keys the hashes of the audit; empty without a file.
 
-    It is read once: a chain has one key. Raises InvalidRequest for a file that cannot be used.
+    The file is read once, because a chain has one key. Raises InvalidRequest for an unusable file.
     """
     if path is None:
         return b""
@@ -50,9 +50,9 @@ def read_audit_key(path: Path | None) -> bytes:
 
 
 def tenant_credentials(path: Path | None) -> Credentials:
-    """Return what signs tenant tokens with the key of a file; without a file, calls have no token.
+    """Return credentials that sign tenant tokens with the key of a file; without a file, calls carry no token.
 
-    Raises InvalidRequest for a file that cannot be used.
+    Raises InvalidRequest for an unusable file.
     """
     if path is None:
         return lambda _name, _caller: ""
@@ -60,9 +60,9 @@ def tenant_credentials(path: Path | None) -> Credentials:
 
 
 def prefix_secret(path: Path | None) -> bytes:
-    """Return the secret that names the beginnings of prompts, made of the file of the signing key; empty without one.
+    """Return the secret that keys prompt prefix names, derived from the signing key file; empty without a file.
 
-    All orchestrators with one signing key have the same. Raises InvalidRequest for a file that cannot be read.
+    Orchestrators with the same signing key share the secret. Raises InvalidRequest for a file that cannot be read.
     """
     if path is None:
         return b""

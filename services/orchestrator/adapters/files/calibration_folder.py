@@ -35,7 +35,7 @@ def _kind_of(value: Any) -> str:
 
 
 class _File(BaseModel):
-    """What a file has, as `pagantic fit` writes it."""
+    """The content of a calibration file, as `pagantic fit` writes it."""
 
     model: str
     maps: dict[str, Annotated[Annotated[_Line, Tag("line")] | Annotated[Curve, Tag("curve")], Discriminator(_kind_of)]]

@@ -58,9 +58,9 @@ class _File(BaseModel):
 
 
 def read_experiments(path: Path | None, templates: Sequence[ConfiguredTemplate]) -> tuple[Experiment, ...]:
-    """Return the experiments of a file, none without one; raises InvalidRequest that names what is wrong and where.
+    """Return the experiments of a file, empty without a file; raises InvalidRequest that names the error and its place.
 
-    The prompts that it names must be among the templates. Models are known to the inference service alone.
+    The experiments' prompts must be among the templates. Models are not checked: only the inference service knows them.
     """
     if path is None:
         return ()
@@ -93,7 +93,7 @@ def _problems_of_shares(shares: Sequence[float]) -> Iterator[str]:
 
 
 def _differences_of(prompts: Sequence[str], replaced: str, known: Mapping[str, ConfiguredTemplate]) -> Iterator[str]:
-    """Yield the prompts that do not take the variables of the one that they replace."""
+    """Yield an error for each prompt that does not take the variables of the prompt it replaces."""
     for name in prompts:
         wanted, given = known[name].variables, known[replaced].variables
         if set(wanted) != set(given):

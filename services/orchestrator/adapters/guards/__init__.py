@@ -1,1 +1,1 @@
-"""The guards that ship, found by entry point as those of other packages are, and the processes in which they run."""
+"""The built-in guards, loaded through entry points like third-party guards, and their worker processes."""

@@ -43,14 +43,14 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GuardsFile:
-    """The guards in order, whose traits are not known yet, and the number of processes in which they run."""
+    """The guards in order, before their traits are known, and the number of their worker processes."""
 
     rules: tuple[GuardRule, ...]
     workers: int
 
 
 def read_guards_file(path: Path) -> GuardsFile:
-    """Read the file; raises InvalidRequest that names what is wrong and where."""
+    """Read the file; raises InvalidRequest that names the error and its place."""
     where = f"{GUARDS_FILE} {str(path)!r}"
     content = read_json_file(path, _File, GUARDS_FILE)
     rules = tuple(map(_rule, content.guards))

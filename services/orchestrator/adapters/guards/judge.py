@@ -1,4 +1,4 @@
-"""Has a model judge texts by a decision. Options: `statements`, of which none may be true; `threshold`."""
+"""Has a model judge texts by a decision. Options: `statements`, all of which must be false; `threshold`."""
 
 from __future__ import annotations
 

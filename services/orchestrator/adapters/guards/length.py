@@ -1,4 +1,4 @@
-"""Finds what is beyond a number of characters. Options: `max_chars`."""
+"""Finds text beyond a number of characters. Options: `max_chars`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LengthGuard:
         self._max_chars = max_chars
 
     def find(self, text: str, start: int) -> list[Finding]:
-        """Return what is too much."""
+        """Return a finding for the excess characters."""
         left = max(0, self._max_chars - start)
         if len(text) <= left:
             return []

@@ -1,4 +1,4 @@
-"""Reads the options of guards; ValueError says what is wrong with them."""
+"""Reads the options of guards; raises ValueError for an invalid option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_TEXTS: Final = 10_000
 
 
 def check_names(options: Mapping[str, Any], *known: str) -> None:
-    """Raise ValueError for an option that is not known."""
+    """Raise ValueError for an unknown option."""
     if unknown := next((name for name in options if name not in known), None):
         raise ValueError(f"option {unknown!r} is not known: {', '.join(known) or 'it takes none'}")
 

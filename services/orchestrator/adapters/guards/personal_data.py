@@ -1,7 +1,8 @@
-"""Finds personal data that has a form, with the recognizers of presidio, which need no model of a language.
+"""Finds personal data with a fixed form through the recognizers of presidio that need no language model.
 
-Options: `entities`, names of presidio's entities; `regions`, where phone numbers without a country code are from, as in
-US; `threshold`, the least score of a finding. Names of people and places have no form, and are not found.
+Options: `entities`, names of presidio's entities; `regions`, the regions (such as US) of phone numbers without a
+country code; `threshold`, the least score of a finding. Names of people and places have no fixed form, so the guard
+does not find them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
 
 
 def _offline(kind: type[Any]) -> type[Any]:
-    """Return a recognizer that looks up no list of domains in the network: the one that its package carries will do."""
+    """Return a recognizer that uses the domain list of its package instead of downloading a newer list."""
     if "tldextract" not in kind.validate_result.__code__.co_names:
         return kind
     import tldextract  # noqa: PLC0415 - an extra

@@ -1,4 +1,4 @@
-"""Runs the plug-ins of guards in worker processes, which are bounded in time and memory."""
+"""Runs guard plug-ins in worker processes with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ProcessGuards(GuardRunner):
         self._processes = processes
 
     async def find(self, rule: GuardRule, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
-        """Return what a plug-in finds in each text; raises PaganticError, without the text."""
+        """Return the findings of a plug-in for each text; raises PaganticError, which never contains the text."""
         try:
             return await self._workers.run(find, rule.plugin, rule.options_json, windows)
         except WorkFailed as error:
@@ -50,7 +50,7 @@ class ProcessGuards(GuardRunner):
 
 @asynccontextmanager
 async def open_guards(path: Path | None) -> AsyncIterator[Guards | None]:
-    """Yield the guards of a file, None without one; raises InvalidRequest for guards that cannot work."""
+    """Yield the guards of a file, None without a file; raises InvalidRequest for guards that cannot work."""
     if path is None:
         yield None
         return

@@ -34,7 +34,7 @@ _PREFIXED = re.compile(
     r"(?<![A-Za-z0-9_.$-])(?!(?i:sha|md|uuid|v\d))[A-Za-z0-9]{1,12}(?:[_.$-][A-Za-z0-9]{1,12}){0,3}[_.$:-]{1,2}"
     r"([A-Za-z0-9]{20,200}(?:[-_=.][A-Za-z0-9]{1,80}){0,4}=?)(?![A-Za-z0-9+/])"
 )
-# Patterns whose value counts only if it looks drawn. Of a token its beginning, which says whose it is, goes too.
+# Patterns that need a random-looking value. A TOKEN finding includes the prefix, which names the issuer.
 _RANDOM: Final = {
     _ASSIGNED: "CREDENTIAL",
     _AUTHORIZATION: "AUTHORIZATION",
@@ -76,7 +76,7 @@ def make_guard(options: Mapping[str, Any]) -> SecretsGuard:
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
-    """Yield private keys up to their last line; without one, all that follows."""
+    """Yield private keys up to their last line, or up to the end of the text if that line is missing."""
     for begin in _PRIVATE_KEY.finditer(text):
         end = _PRIVATE_KEY_END.search(text, begin.end())
         yield Finding(begin.start(), end.end() if end else len(text), "PRIVATE_KEY")
@@ -92,7 +92,7 @@ def _others(text: str) -> Iterator[Finding]:
 
 
 def _is_random(value: str, *, needs_digit: bool) -> bool:
-    """Tell whether a value looks drawn, not written: several sorts of characters, and not the same few."""
+    """Return whether a value looks random: it mixes kinds of characters and has enough entropy."""
     has_digit, has_upper, has_lower = (any(map(is_one, value)) for is_one in (str.isdigit, str.isupper, str.islower))
     if not has_lower and not has_upper:
         return False

@@ -1,7 +1,7 @@
-"""Keeps topics out: by words, or by what a model says a text is about.
+"""Blocks topics by words, or by the topics that a model recognizes in a text.
 
-Options: either `words`, a list of words and phrases that are found in any case, or `topics`, a list of topics, with
-`threshold`, the probability from which a text is about one.
+Options: either `words`, a list of words and phrases that match in any case, or `topics`, a list of topics, with
+`threshold`, the least probability of a topic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pagantic_common.guards.plugin import MAX_WINDOW, Finding, Guard, GuardTrait
 from services.orchestrator.adapters.guards.judge import JudgedGuard, check_statements
 from services.orchestrator.adapters.guards.options import check_names, read_number, read_texts
 
-MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # blanks between its words may be more than one
+MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # words may be separated by several blanks
 
 
 class WordsGuard:

@@ -1,4 +1,4 @@
-"""The work of guards inside a worker process, which keeps each guard that it has made."""
+"""Guard calls inside a worker process, which caches the guards that it creates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagantic_common.guards.redaction import Window
 
 
 def describe(plugin: str, options_json: str) -> GuardTraits:
-    """Return the traits of a guard; raises InvalidRequest for one that cannot be made."""
+    """Return the traits of a guard; raises InvalidRequest for a guard that cannot be created."""
     traits = _guard(plugin, options_json).traits
     if not 0 <= traits.window <= MAX_WINDOW:
         raise InvalidRequest(f"has a window of {traits.window} characters: 0 to {MAX_WINDOW} are taken")
@@ -21,7 +21,7 @@ def describe(plugin: str, options_json: str) -> GuardTraits:
 
 
 def find(plugin: str, options_json: str, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
-    """Return what a guard finds in each text."""
+    """Return the findings of a guard for each text."""
     guard = _guard(plugin, options_json)
     return [tuple(guard.find(window.text, window.start)) for window in windows]
 

@@ -20,9 +20,9 @@ class ServiceAddress:
     listed: tuple[str, ...] = ()
 
     async def resolve(self) -> tuple[str, ...]:
-        """Return the addresses of the replicas now, in gRPC's form and in order; raises OSError when DNS has none.
+        """Return the current addresses of the replicas, sorted, in gRPC's form; raises OSError if DNS has no address.
 
-        Where replicas have addresses of both families, those of the family that comes first stand for all.
+        Where replicas have addresses of both families, only the family that DNS returns first is used.
         """
         if self.listed:
             return self.listed
@@ -36,9 +36,9 @@ class ServiceAddress:
 
 
 def parse_address(address: str) -> ServiceAddress | None:
-    """Return where the replicas are, by an address as `dns:///host:port` or `ipv4:one:port,other:port`.
+    """Parse an address such as `dns:///host:port` or `ipv4:one:port,other:port` into the addresses of replicas.
 
-    None for any other form: it names one replica.
+    Returns None for any other form, which names a single replica.
     """
     for scheme in _LISTS:
         if address.startswith(scheme):

@@ -29,9 +29,9 @@ OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference
 
 @dataclass(slots=True)
 class _Answer:
-    """The output of one candidate so far, which may have `max_bytes` in all; beyond them it `is_cut`, and gets no more.
+    """The output of one candidate so far, limited to `max_bytes`.
 
-    Otherwise it would go on after a gap, with the next piece that is short enough.
+    Output beyond the limit sets `is_cut`, and later pieces are dropped: a short piece would otherwise follow a gap.
     """
 
     max_bytes: int
@@ -64,7 +64,7 @@ class _Answer:
         return _Answer(self.max_bytes, model=self.model, seed=self.seed)
 
     def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
-        """Take the next piece, or the part of it that fits; a piece with log-probabilities, which spell it, or none."""
+        """Add the next piece, cut to the space left; a piece with log-probabilities is added whole or not at all."""
         content, reasoning = delta.content, delta.reasoning
         logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
         self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
@@ -90,7 +90,7 @@ class _Answer:
         self.is_cut = self.is_cut or self.size + self.call_size > self.max_bytes
 
     def output(self, usage: TokenUsage) -> InferenceOutput:
-        """Return the whole output; the calls of one that was cut are not whole, and left out."""
+        """Return the whole output, without tool calls if it was cut: they would be incomplete."""
         end = self.end or inference_service_pb2.CandidateEnd()
         if self.is_cut:
             end = inference_service_pb2.CandidateEnd(finish_reason=generation_pb2.FINISH_REASON_LENGTH)

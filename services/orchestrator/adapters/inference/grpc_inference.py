@@ -32,7 +32,7 @@ from services.orchestrator.core.model.response import CandidateOutput, Inference
 from services.orchestrator.ports.services import PairScores, QuestionScores, Scores, TokenCount, Vectors
 
 COUNT_TIMEOUT_S = 10.0
-COUNT_ANSWER_S = 3.0  # then another replica is asked
+COUNT_ANSWER_S = 3.0  # then the call goes to another replica
 
 
 class GrpcInference:
@@ -59,7 +59,7 @@ class GrpcInference:
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count the tokens of a conversation, 0 for none, and of each text."""
+        """Count the tokens of a conversation, 0 if it is empty, and of each text."""
         request = inference_service_pb2.CountTokensRequest(model=model, texts=texts)
         if messages:
             request.chat.messages.extend(message_to_proto(message) for message in messages)
@@ -69,7 +69,7 @@ class GrpcInference:
         return TokenCount(reply.chat_tokens, tuple(reply.text_tokens), reply.context_window, reply.is_estimate)
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """Return the models that are served, the default one first."""
+        """Return the served models, the default model first."""
         reply = await self._peer.call_unary(
             self._stub.ListModels,
             inference_service_pb2.ListModelsRequest(),
@@ -79,7 +79,7 @@ class GrpcInference:
         return [model_info_from_proto(model) for model in reply.models]
 
     def context_window(self, model: str) -> int:
-        """Return the last known context window of the model; 0 when unknown."""
+        """Return the last known context window of the model; 0 if unknown."""
         return self._windows.get(model, 0)
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
@@ -100,7 +100,7 @@ class GrpcInference:
         return Scores(tuple(score.logprob for score in reply.scores), usage_from_proto(reply.usage))
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
-        """Ask for all questions; those with very many labels together in several calls, which share the cache."""
+        """Score all questions; a large number of labels is split into several calls, which share the prefix cache."""
         replies = [
             await self._peer.call_unary(self._stub.Score, request) for request in decide_requests(command, hints)
         ]

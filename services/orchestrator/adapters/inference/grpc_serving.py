@@ -24,7 +24,7 @@ CHANGE_S = 600.0  # a large model takes its time to load
 
 @dataclass(frozen=True, slots=True)
 class InferenceService:
-    """A service: its address, the channel to all of it, and its replicas, None where gRPC chooses among them."""
+    """A service: its address, its channel, and its replicas; None lets gRPC choose a replica."""
 
     address: str
     channel: grpc.aio.Channel
@@ -32,7 +32,7 @@ class InferenceService:
 
 
 class _Reached:
-    """A replica, or a whole service in place of its only one."""
+    """A replica, or a whole service that stands for its only replica."""
 
     def __init__(self, address: str, peer: Peer, channel: grpc.aio.Channel) -> None:
         self.address = address
@@ -44,8 +44,8 @@ class GrpcServing:
     """The inference services.
 
     Args:
-        services: The services, the default one first.
-        pools: The addresses of the services of some aliases; the default service has the others.
+        services: The services, the default service first.
+        pools: Service addresses by alias; other aliases use the default service.
         credentials: Returns the `authorization` of a call.
     """
 
@@ -93,7 +93,7 @@ class GrpcServing:
     def _replicas_of(self, address: str) -> list[_Reached]:
         service = self._services[address]
         known = service.replicas.all if service.replicas is not None else []
-        if not known:  # none is known before the first look-up, too
+        if not known:  # also before the first look-up
             return [_Reached(address, self._peers[address], service.channel)]
         return [_Reached(replica.address, replica.peer, replica.channel) for replica in known]
 

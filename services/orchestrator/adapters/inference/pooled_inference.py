@@ -25,11 +25,11 @@ log = get_logger(__name__)
 
 
 class PooledInference:
-    """Implements InferencePort: the alias of a call decides which service gets it.
+    """Implements InferencePort: the alias of a call selects its service.
 
     Args:
-        default: The service of every alias that is not among the pools, and of the empty one.
-        pools: The services of the others, by alias.
+        default: The service of the empty alias, and of every alias outside the pools.
+        pools: The services of the other aliases, by alias.
     """
 
     def __init__(self, default: InferencePort, pools: Mapping[str, InferencePort]) -> None:
@@ -43,9 +43,9 @@ class PooledInference:
         return await self._of(model).count_tokens(messages, tools, texts, model)
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """Return the models that can be reached under their aliases, those of the default service first.
+        """Return the reachable models by alias, the default service's models first.
 
-        A pool that does not answer is left out; raises what the default service raises.
+        A pool that does not answer is left out; an error of the default service is raised.
         """
         others = {id(service): service for service in self._pools.values() if service is not self._default}
         listed, *rest = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""The replicas of the inference service: a channel to each, and what each reports."""
+"""The replicas of the inference service: their channels and their reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class Replica:
-    """One replica."""
+    """A replica: its channel and its latest report."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel, credentials: Credentials) -> None:
         self.address = address
@@ -38,7 +38,7 @@ class Replica:
         self.stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
-        # Another replica is asked where this one does not answer, so no call waits for it.
+        # A call goes to another replica at once, instead of waiting for this replica.
         self.peer = Peer("inference", channel, patience_s=0.0, credentials=credentials)
         self.watch: asyncio.Task[None] | None = None
         self.is_away = True  # until its first report
@@ -46,13 +46,13 @@ class Replica:
 
 
 class ReplicaSet:
-    """All replicas of the service; opened before its use, on one event loop.
+    """All replicas of the service; must be opened before use, on one event loop.
 
     Args:
-        address: Where the replicas are.
-        open_channel: Opens a channel to one of them, by its address.
+        address: The address of the replicas.
+        open_channel: Opens a channel to a replica's address.
         credentials: Returns the `authorization` of a call.
-        secret: Keys the names of prompts' beginnings; the same in all orchestrators.
+        secret: Keys the names of prompt prefixes; the same in all orchestrators.
         interval_s: Time between two reports of a replica.
     """
 
@@ -99,7 +99,7 @@ class ReplicaSet:
         return len(self._replicas) > 1
 
     def choose(self, prefixes: PromptPrefixes, avoided: Collection[str]) -> tuple[Replica, Call] | None:
-        """Return the replica for a call, which `end` must end; None when all are avoided, or do not answer."""
+        """Return a replica for a call, which `end` must end; None if all replicas are avoided or do not answer."""
         away = {address for address, replica in self._replicas.items() if replica.is_away}
         call = self._known.choose(prefixes, time.monotonic(), away.union(avoided))
         if call is None:
@@ -126,7 +126,7 @@ class ReplicaSet:
             await asyncio.sleep(RESOLVE_S)
 
     def _take(self, addresses: Collection[str]) -> None:
-        """Watch the replicas that are new, and leave those that are gone."""
+        """Watch new replicas and drop removed replicas."""
         self._known.resolve(addresses)
         for address in sorted(self._replicas.keys() - addresses):
             self._leave(self._replicas.pop(address))

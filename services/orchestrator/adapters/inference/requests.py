@@ -11,12 +11,12 @@ from services.orchestrator.convert.inference import reasoning_to_proto
 from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 
-# One call of Score weighs at most so many labels.
+# Most labels in one call of Score.
 MAX_LABELS = 8192
 
 
 def decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:
-    """Return the requests that ask for all questions; one asks for at most `MAX_LABELS` labels."""
+    """Return the requests that cover all questions, with at most `MAX_LABELS` labels each."""
     chat = _chat(command.messages)
     requests: list[inference_service_pb2.ScoreRequest] = []
     labels = MAX_LABELS
@@ -36,7 +36,7 @@ def score_request(command: Infer, hints: Hints, continuations: Sequence[str]) ->
 
 
 def infer_request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
-    """Return the request of one answer."""
+    """Return the request for one answer."""
     request = _plain_request(hints, command.engine_text, command.seed)
     if command.text_prompt:
         request.text = command.text_prompt

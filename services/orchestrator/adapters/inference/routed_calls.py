@@ -1,4 +1,4 @@
-"""Calls of Infer: to the replica that is likely to answer first, to the next one where it does not, then to any."""
+"""Calls of Infer: first to the replica that is likely to answer soonest, then to the next, then to any replica."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefi
 from services.orchestrator.core.routing.replicas import Call
 
 BUSY_RETRY_S = 2.0
-MAX_SURPRISES = 1  # losses that nobody announced, after which an answer is continued
-MAX_LINES = 64  # one for each model, and callers may name any
+MAX_SURPRISES = 1  # unannounced losses after which an answer is continued
+MAX_LINES = 64  # a line per model, and callers may name any model
 
 Response: TypeAlias = inference_service_pb2.InferResponse
 Responses: TypeAlias = AsyncGenerator[inference_service_pb2.InferResponse, None]
@@ -41,11 +41,11 @@ def _no_room(waiting: int) -> Overloaded:
 
 
 class RoutedCalls:
-    """Infer over the service as a whole, and over its replicas where there are several.
+    """Calls of Infer to the service as a whole, and to its replicas where there are several.
 
     Args:
-        peer: The service behind one channel, which waits for it while it starts.
-        stub: The same channel's stub.
+        peer: The service behind one channel, which waits while the service starts.
+        stub: The stub of the same channel.
         busy_patience_s: Longest time that a call waits for room in the service.
         replicas: The replicas; None leaves the choice to the channel.
     """
@@ -65,9 +65,9 @@ class RoutedCalls:
 
     @asynccontextmanager
     async def responses(self, request: inference_service_pb2.InferRequest) -> AsyncIterator[AsyncIterator[Response]]:
-        """Call Infer and yield its responses; a call that finds no room waits in line for it, within the patience.
+        """Call Infer and yield its responses; a call without room waits in line for at most `busy_patience_s`.
 
-        An answer that its replica did not end is continued by another one where that is possible, and never repeated.
+        If a replica is lost during an answer, another replica continues the answer where possible. Nothing is repeated.
         """
         line = self._line_of(request.model)
         place = Place(line, ErrorCode.INFERENCE_OVERLOADED, self._busy_patience_s)
@@ -84,13 +84,13 @@ class RoutedCalls:
             place.leave()
 
     def _line_of(self, model: str) -> WaitingLine:
-        """Return the line of a model and tenant: one that has no room holds up no other."""
+        """Return the waiting line of a model and tenant; a line without room does not block other lines."""
         if len(self._lines) >= MAX_LINES:
             self._lines = {place: line for place, line in self._lines.items() if line}
         return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
 
     async def _begin(self, request: inference_service_pb2.InferRequest) -> Responses | None:
-        """Return the responses of the first replica that answers; None when no replica takes the call."""
+        """Return the responses of the first replica that answers; None if no replica takes the call."""
         replicas = self._replicas
         if replicas is None or not replicas.has_choice:
             return None
@@ -104,10 +104,10 @@ class RoutedCalls:
     async def _answer(
         self, replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica | None, responses: Responses
     ) -> Responses:
-        """Stream the responses of a replica; if it is lost, another one continues its answer.
+        """Stream the responses of a replica; if it is lost, another replica continues the answer.
 
-        That happens as often as replicas end that said so before. A replica that is lost without a word may have been
-        lost because of this request, so that happens once.
+        Announced losses are continued without limit, but an unannounced loss at most `MAX_SURPRISES` times: this
+        request may have caused it.
         """
         surprises = 0
         losses: list[Unavailable] = []
@@ -131,9 +131,9 @@ class RoutedCalls:
         replica: Replica | None,
         lost: Unavailable,
     ) -> tuple[Replica | None, Responses]:
-        """Return the responses of the replica that continues an answer, or of the first one that starts.
+        """Return the responses of a replica that continues the answer, or starts it if nothing was sent yet.
 
-        Raises `lost` when the answer cannot be continued.
+        Raises `lost` if the answer cannot be continued.
         """
         rest = said.rest()
         if rest is None:
@@ -146,7 +146,7 @@ class RoutedCalls:
 
 
 async def _until_lost(said: Said, responses: Responses, losses: list[Unavailable]) -> Responses:
-    """Stream responses without what was said before; a loss ends them, and is added to the losses."""
+    """Stream the responses without the text already sent; on a loss, append the error to `losses` and end."""
     try:
         async with aclosing(responses):
             async for response in responses:
@@ -161,7 +161,7 @@ async def _ask(
     request: inference_service_pb2.InferRequest,
     avoided: set[str],
 ) -> tuple[Replica, Responses] | None:
-    """Return the first replica that answers, and its responses; None when no replica takes the call."""
+    """Return the first replica that answers, and its responses; None if no replica takes the call."""
     while (chosen := replicas.choose(prefixes, avoided)) is not None:
         responses = _call(replicas, *chosen, request)
         try:

@@ -1,4 +1,4 @@
-"""What an answer has said, so that another replica can continue it."""
+"""The part of an answer already sent, so that another replica can continue it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pagantic.inference.v1 import inference_service_pb2
 
 
 class Said:
-    """The tokens and the text of an answer that the caller has.
+    """The tokens and the text of an answer that the caller already has.
 
-    A replica that continues repeats both; `take` leaves out what was said. Answers of several candidates, with
-    log-probabilities or with calls cannot be continued.
+    A replica that continues the answer repeats them; `take` removes the repetition. Answers with several candidates,
+    log-probabilities or tool calls cannot be continued.
     """
 
     def __init__(self, request: inference_service_pb2.InferRequest) -> None:
@@ -21,7 +21,7 @@ class Said:
         self._reasoning = _Once()
 
     def take(self, response: inference_service_pb2.InferResponse) -> inference_service_pb2.InferResponse:
-        """Note a response, and return it without what was said before."""
+        """Record a response and return it without the text already sent."""
         match response.WhichOneof("event"):
             case "started":
                 self._request.sampling.seed = response.started.seed

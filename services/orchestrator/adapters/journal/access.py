@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 
 
 class JournalAccess(Changes):
-    """The connection of one owner to a journal."""
+    """An owner's connection to a journal."""
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
         self._url = check_url(url)
@@ -53,11 +53,11 @@ class JournalAccess(Changes):
         return self._clock.now().timestamp()
 
     async def _commit(self, work: Work, *, changed: Sequence[str] = ()) -> Any:
-        """Do work in the next transaction, which changes these topics; returns its result after the commit."""
+        """Run work that changes these topics in the next transaction; return its result after the commit."""
         return await self._group.submit(work, changed=changed)
 
     async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Read what belongs to a tenant, or EVERY_TENANT."""
+        """Read the rows of a tenant, or of EVERY_TENANT."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work, tenant)
 
     def _read_now(self, work: Callable[[Connection], ResultT], tenant: str = EVERY_TENANT) -> ResultT:

@@ -44,7 +44,7 @@ def check_options(db: Connection) -> None:
 
 
 def see_only(db: Connection, tenant: str) -> None:
-    """Show the rest of a transaction the rows of one tenant alone, where the database can."""
+    """Restrict the rest of a transaction to one tenant's rows, if the database supports it."""
     if db.dialect.name == "postgresql":
         db.execute(text("SELECT set_config('pagantic.tenant', :tenant, true)"), {"tenant": tenant})
 

@@ -89,7 +89,7 @@ def entry_from_json(document: bytes) -> Entry:
         entry: Any = _ADAPTERS[kind].validate_python(value)
         if inside:
             entry = NestedInput(str(inside[0]), int(inside[1]), entry)
-    except ValidationError as error:  # the message of pydantic has the values, which may be private
+    except ValidationError as error:  # pydantic's message contains the values, which may be private
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
     except (ValueError, KeyError, TypeError, IndexError):

@@ -1,9 +1,9 @@
-"""Group commit: work that is queued during a transaction shares the next one.
+"""Group commit: work queued during a transaction shares the next transaction.
 
 Invariants:
     1. The writes of one caller are stored in order, or fail.
-    2. When a write of an execution fails, its later writes fail too: nothing is stored after a hole.
-    3. Work that fails alone is undone alone.
+    2. When a write of an execution fails, its later writes fail too: nothing is stored after a gap.
+    3. Work that fails alone is rolled back alone.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class GroupCommit:
         failed_writes.add(0)  # A rate would not see the first failure of a counter that begins with it.
 
     def submit(self, work: Work, *, can_wait: bool = False, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
-        """Queue work for the next transaction, which deferrable work does not start. Resolves after the commit.
+        """Queue work for the next transaction, and resolve after the commit. Deferrable work starts no transaction.
 
-        `changed` are the topics that work other than writes and admissions changes.
+        `changed` names the changed topics of work other than writes and admissions.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -134,20 +134,20 @@ class GroupCommit:
             self._fail_after(work.record.key, outcome)
 
     def _fail_after(self, key: ExecutionKey, error: Exception) -> None:
-        """Fail the queued writes of an execution after a failed one."""
+        """Fail the queued writes of an execution after a failed write."""
         behind = [one for one in self._waiting if _is_of(one.work, key)]
         self._waiting = [one for one in self._waiting if not _is_of(one.work, key)]
         for one in behind:
             _settle(one.done, error)
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
-        """Do the works in one transaction; returns the result of each, or the exception that undid it alone."""
+        """Run the works in one transaction; return each result, or the exception if that work alone was rolled back."""
         if self.is_fenced:
             raise Unavailable(
                 "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
             )
         with self._engine.connect() as db:
-            self._lock.hold_if_doubtful()  # Its errors are not those of one work: they fail the group at once.
+            self._lock.hold_if_doubtful()  # An error of the lock fails the whole group at once.
             try:
                 with db.begin():
                     return self._write_together(db, works)
@@ -155,7 +155,7 @@ class GroupCommit:
                 does_not_answer = translate_error(error) is not error
                 if does_not_answer and not is_conflict(error):
                     raise
-            with db.begin():  # one by one, to find the work that fails
+            with db.begin():  # one by one, to find the failing work
                 self._lock.hold_if_doubtful()  # The connection may have been made again.
                 return self._write_each(db, works)
 
@@ -214,7 +214,7 @@ def _call(work: Work, db: Connection) -> Any:
 
 
 def _changed_by(work: Work) -> tuple[str, ...]:
-    """Return the topics that a write changes: its execution, and the conversation whose turn it ends."""
+    """Return the topics that a write changes: its execution, and the conversation of a turn that it ends."""
     if not isinstance(work, Write):
         return ()
     record = work.record

@@ -112,9 +112,9 @@ def moment_of(seconds: float) -> datetime:
 
 
 def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
-    """Return the first rows within the limits, at least one, and whether there are more; no more rows are read.
+    """Return the first rows within the limits, at least one row, and whether more rows exist; reads no further.
 
-    The bytes are those of each row's first column.
+    `max_bytes` counts the bytes of each row's first column.
     """
     taken: list[Row[Any]] = []
     left_bytes = max_bytes

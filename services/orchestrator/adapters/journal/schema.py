@@ -231,8 +231,8 @@ SCHEMA = migration.Schema(
 
 
 def migrate(connection: Connection) -> None:
-    """Bring a database to this version's tables, in the connection's transaction. One thread of a process at a time.
+    """Migrate a database to this version's tables in the connection's transaction. Not safe for concurrent threads.
 
-    Raises PreconditionFailed for a database of a later version, and for one that has other tables of these names.
+    Raises PreconditionFailed for a database of a later version, and for foreign tables with the same names.
     """
     migration.migrate(connection, SCHEMA)

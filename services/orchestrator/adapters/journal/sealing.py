@@ -1,4 +1,4 @@
-"""Encryption of what the journal keeps of requests and answers, so that a copy of the database tells nothing of them.
+"""Encryption of requests and answers in the journal, so that a copy of the database does not reveal them.
 
 AES-256-GCM (NIST SP 800-38D) with a random nonce for each value. Ids, times, states and usage stay readable, because
 queries need them.
@@ -25,11 +25,11 @@ KEY_BYTES, NONCE_BYTES, ID_BYTES = 32, 12, 4
 MARK = b"\xff\xffP1"  # no proto and no JSON begins like this
 TEXT_MARK = "\x01P1"
 
-Keys = Mapping[bytes, AESGCM]  # by the beginning of their hash; the first one seals
+Keys = Mapping[bytes, AESGCM]  # by the beginning of the key's hash; the first key seals
 
 
 class Sealing:
-    """Seals and opens values; without keys it leaves them as they are, and opens what was never sealed."""
+    """Seals and opens values; without keys values stay plain. Opens unsealed values unchanged."""
 
     def __init__(self, keys: Callable[[], Keys] = dict) -> None:
         self._keys = keys
@@ -117,14 +117,14 @@ def set_sealing(dialect: Dialect, sealing: Sealing) -> None:
 
 
 def sealing_of(dialect: Dialect) -> Sealing:
-    """Return the sealing that was set, or one without keys."""
+    """Return the sealing of a dialect, by default without keys."""
     return getattr(dialect, "sealing", None) or _PLAIN
 
 
 def read_journal_keys(path: Path | None) -> Sealing:
-    """Return the sealing with the keys of a file, a line of base64 each; the first one seals, and all of them open.
+    """Return the sealing with the keys of a file, a base64 key per line; the first key seals, and every key opens.
 
-    The file is read again when it changes. Raises InvalidRequest for a file that cannot be used.
+    The file is read again when it changes. Raises InvalidRequest for an unusable file.
     """
     if path is None:
         return _PLAIN

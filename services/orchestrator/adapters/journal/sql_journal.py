@@ -1,7 +1,7 @@
-"""The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database that several share.
+"""The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database shared by several.
 
-It has seven threads: a writer, which writes in groups, a reader, one that looks up keys, one for budgets, one that
-lists the audit, one for the owner's heartbeats, and the purger; with PostgreSQL also one that sends notifications.
+It has seven threads: the writer, which writes in groups, the reader, the key look-up, the budgets, the audit listing,
+the owner's heartbeats, and the purger. PostgreSQL adds a thread that sends notifications.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file 
 
 
 class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApprovals, SqlKeys, SqlBudgets, SqlAudit):
-    """The journal of one owner. Opening it interrupts the executions that this owner ran before."""
+    """The journal of one owner. Opening it marks the owner's earlier running executions as interrupted."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
 
     @property
     def is_served(self) -> bool:
-        """Whether a server has its database, which may be started later than this process."""
+        """Whether the database is on a server, which may start later than this process."""
         return self._dialect.name == "postgresql"
 
     async def open(self) -> None:

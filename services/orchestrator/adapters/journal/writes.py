@@ -1,6 +1,6 @@
-"""The statements of the writer, on one connection, synchronous. Payloads are the protos that clients get.
+"""The writer's statements, synchronous and on one connection. Payloads are the protos that clients receive.
 
-A write names its owner: an execution that another owner has taken over refuses it.
+A write names its owner, and fails for an execution that another owner has taken over.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Admission:
 
 
 class Prepared:
-    """A statement of every request, compiled once and passed to the driver itself.
+    """A statement that every request runs, compiled once and passed directly to the driver.
 
-    `Connection.execute` takes some ten times as long and `exec_driver_sql` twice as long, eight times in a request.
-    Of the processing that those do, only what seals a column is done here.
+    `Connection.execute` takes about ten times as long and `exec_driver_sql` twice as long, eight times per request.
+    Of their processing, only the sealing of columns is done here.
     """
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
@@ -84,7 +84,7 @@ class Prepared:
 
 
 class Writes:
-    """The statements of one owner, on the connection that each is given."""
+    """The statements of one owner; each method receives its connection."""
 
     def __init__(self, owner: str, dialect: Dialect, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -153,7 +153,7 @@ class Writes:
             raise _turn_runs(record.session_key)
 
     def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
-        """Store the executions whose ids are free; returns their number."""
+        """Store the executions with free ids; return their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):
             self._add_entries.run(db, [_entry_row(one.record.key, 0, one.admitted) for one in admissions])
@@ -206,7 +206,7 @@ class Writes:
         self._add_messages.run(db, rows)
 
     def touch(self, db: Connection, key: SessionKey, now_s: float) -> None:
-        """Make a conversation if there is none, and set the time of its last use."""
+        """Create a conversation if it does not exist, and set the time of its last use."""
         made = self._insert(_sessions).values(**key._asdict(), created_at=now_s, updated_at=now_s)
         db.execute(
             made.on_conflict_do_update(
@@ -215,7 +215,7 @@ class Writes:
         )
 
     def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
-        """Give an execution its session's turn; False while another one has it that runs, or may be resumed soon."""
+        """Give an execution its session's turn; False while an execution with the turn runs, or may soon be resumed."""
         taken = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
         if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
             return True
@@ -242,7 +242,7 @@ def _turn_runs(key: SessionKey) -> Aborted:
 
 
 def _is_keyed(table: Table) -> ColumnElement[bool]:
-    """Return the condition for the rows of the execution whose key `_named` gives."""
+    """Return the condition that selects the rows of an execution; `_named` supplies the parameters."""
     return and_(table.c.tenant == bindparam("key_tenant"), table.c.request_id == bindparam("key_id"))
 
 
@@ -312,7 +312,7 @@ def _event_rows(writes: Sequence[Write]) -> list[dict[str, Any]]:
 
 
 def _entry_rows(writes: Sequence[Write], done: Collection[ExecutionKey]) -> list[dict[str, Any]]:
-    """Return the rows of the entries, without those of executions that are done with theirs."""
+    """Return the rows of the entries, except for executions that no longer need entries."""
     return [
         _entry_row(write.record.key, position, entry)
         for write in writes
@@ -329,6 +329,6 @@ def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
     return [
         {"tenant": one.tenant, "session_id": one.session_id, "model": one.model, "subject": one.subject}
         | {name: getattr(one, name) for name in _SUMS}
-        # One order everywhere: orchestrators that add to the same rows must not deadlock.
+        # One order everywhere: orchestrators that update the same rows must not deadlock.
         for one in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model, total.subject))
     ]

@@ -1,1 +1,1 @@
-"""Steps from one version of the journal's tables to the next."""
+"""Migrations between versions of the journal's tables."""

@@ -1,4 +1,4 @@
-"""The public keys of an identity provider, found by OpenID Connect discovery and fetched without blocking calls."""
+"""The public keys of an identity provider, found by OpenID Connect discovery and fetched asynchronously."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pagantic_common.domain.errors import Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.ports.identity import is_fetchable
 
-FRESH_S = 600.0  # after that the keys are fetched again, while calls use the known ones
+FRESH_S = 600.0  # after this time the keys are fetched again in the background
 IDLE_S = 1_200.0  # after that, because no call came, calls wait for the keys that are fetched again
-STALE_S = 86_400.0  # how long known keys are used while the provider does not answer
+STALE_S = 86_400.0  # longest use of known keys while the provider does not answer
 COOL_DOWN_S = 30.0  # between two fetches, whatever callers send
 TIMEOUT_S = 5.0
 MAX_BYTES = 256 * 1024
@@ -29,11 +29,11 @@ log = get_logger(__name__)
 
 
 class IssuerKeys:
-    """The keys of one issuer.
+    """The keys of an issuer.
 
     Args:
         issuer: The issuer's URL, as its tokens name it.
-        client: Fetches; it follows no redirects.
+        client: The HTTP client; it must not follow redirects.
         now_s: Monotonic time.
     """
 
@@ -48,9 +48,9 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_id: str | None) -> KeySet:
-        """Return the keys, fetched again if none has that id; raises Unavailable without any.
+        """Return the keys, fetched again if the id is unknown; raises Unavailable without usable keys.
 
-        A caller waits only for keys that are needed and may exist.
+        A caller waits only if the known keys do not suffice and a fetch may help.
         """
         if self._keys is None or self._age_s > IDLE_S or not _has(self._keys, key_id):
             await self._fetch_once()
@@ -74,7 +74,7 @@ class IssuerKeys:
         return self._now_s() - self._fetched_s
 
     async def _fetch_once(self) -> None:
-        """Fetch, together with everybody who needs it now."""
+        """Fetch once, shared by all waiting callers."""
         self._begin_fetch()
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
@@ -127,7 +127,7 @@ class IssuerKeys:
 
 
 def _public_key(entry: Any) -> Key | None:
-    """Return a key of a list; None for one that is of no use here, which spoils no other."""
+    """Return a key of a list; None for an unusable key, so that the other keys still work."""
     if not isinstance(entry, dict) or entry.get("kty") == "oct":
         return None
     try:

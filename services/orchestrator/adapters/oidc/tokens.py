@@ -22,7 +22,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.oidc.issuer_keys import IssuerKeys
 from services.orchestrator.ports.identity import Issuer
 
-# Asymmetric ones only: with a shared secret the issuer's public key could be taken for it.
+# Asymmetric only: with a symmetric algorithm, an attacker could use the issuer's public key as the secret.
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
@@ -45,11 +45,11 @@ class KeySource(Protocol):
 
 
 class OidcTokens:
-    """Lets callers in by a JSON Web Token (RFC 7519); an Authenticator.
+    """Authenticates callers by a JSON Web Token (RFC 7519); an Authenticator.
 
     Args:
-        issuers: The issuers whose tokens are taken, by their URLs, with their keys.
-        otherwise: Knows the callers whose credentials are no such token.
+        issuers: The accepted issuers by URL, with their keys.
+        otherwise: Authenticates callers with other credentials.
         now_s: Seconds since 1970.
     """
 
@@ -66,7 +66,7 @@ class OidcTokens:
         self._claims = {url: _claims_of(url, issuer, now_s) for url, (issuer, _) in issuers.items()}
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller; the log tells why a token is refused. Raises Unauthenticated and Unavailable."""
+        """Return the caller; a refusal's reason is only logged. Raises Unauthenticated and Unavailable."""
         text = credentials[len(_BEARER) :].strip()
         if not credentials.lower().startswith(_BEARER) or text.count(".") != 2:  # noqa: PLR2004 - the parts of a JWT
             return await self._otherwise.authenticate(credentials)
@@ -125,7 +125,7 @@ def _claims_of(url: str, issuer: Issuer, now_s: Callable[[], float]) -> jwt.JWTC
 
 
 def _read_unverified(text: str) -> tuple[str, str | None]:
-    """Return the issuer and the key id that a token names, with which it will be checked."""
+    """Return the issuer and the key id that a token names, before its signature is verified."""
     try:
         parts = jws.extract_compact(text.encode())
         claims, key_id = from_json(parts.payload), parts.headers().get("kid")
@@ -145,7 +145,7 @@ def _principal_of(claims: dict[str, Any], issuer: Issuer) -> Principal:
     name = claims["sub"]
     if not isinstance(name, str) or not name or not name.isprintable():
         raise _refused("its subject is empty or not printable")
-    subject = f"{claims['iss']}#{name}"  # two issuers may give two people one name
+    subject = f"{claims['iss']}#{name}"  # two issuers may use the same name for different people
     if len(subject) > MAX_SUBJECT:
         raise _refused("its issuer and subject are too long")
     scopes = issuer.scopes or _scopes_of(claims.get(issuer.scope_claim))

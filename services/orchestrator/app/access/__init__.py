@@ -1,1 +1,1 @@
-"""Who may call and use what, and the record of it."""
+"""Authentication, policies and audit."""

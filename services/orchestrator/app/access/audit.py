@@ -1,4 +1,4 @@
-"""The audit: who asked for what, and whether it was let in."""
+"""The audit: the caller, method, resource and decision of each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page, page_limit
 
-DENIAL_EVERY_S = 10.0  # one record of equal denials in so long: nobody fills the disk by knocking
+DENIAL_EVERY_S = 10.0  # at most one record of equal denials in this time, so that denied callers cannot fill the disk
 MAX_DENIALS = 1024
 MAX_ID_CHARS, MAX_RESOURCE_CHARS = 128, 700
 
@@ -24,12 +24,12 @@ log = get_logger(__name__)
 
 
 class Audit:
-    """Notes the calls of one orchestrator. Used from one event loop.
+    """Records the calls of one orchestrator. Used from one event loop.
 
     Args:
-        store: Where records are kept.
-        clock: Gives their times.
-        is_on: Whether calls are noted.
+        store: Stores the records.
+        clock: Gives the times of records.
+        is_on: Whether calls are recorded.
     """
 
     def __init__(self, store: AuditStore, clock: Clock, *, is_on: bool = True) -> None:
@@ -39,9 +39,9 @@ class Audit:
         self._denied_s: dict[tuple[str, ...], float] = {}
 
     def note(self, method: str, resource: str = "", request_id: str = "") -> Awaitable[None]:
-        """Note that the current caller was let in, in a transaction before, or with, what its call changes.
+        """Record that the current caller was allowed, in or before the transaction that stores the call's changes.
 
-        The awaitable raises Unavailable when that cannot be stored.
+        The awaitable raises Unavailable if the record cannot be stored.
         """
         if not self._is_on:
             return _done()
@@ -53,7 +53,7 @@ class Audit:
             await self._store.add_audit_entry(self._allowed(method, resource, request_id))
 
     def note_denied(self, method: str, caller: Principal | None, error: PaganticError) -> None:
-        """Note that a call of a method, with its package, was denied; `caller` is None for one who is not known."""
+        """Record the denial of a call; `method` includes its package, and `caller` is None if unknown."""
         entry = self._entry(caller, method.rpartition(".")[2], Decision.DENIED)
         entry = replace(entry, code=error.code.value if error.code is not None else "")
         if self._is_on and self._is_due((entry.tenant, entry.subject, entry.key_id, entry.method, entry.code)):

@@ -18,7 +18,7 @@ from services.orchestrator.ports.keys import KeyStore
 from services.orchestrator.ports.page import Page, page_limit
 
 FRESH_S = 1.0  # how long a key is not looked up again: a revocation takes effect after that
-STALE_S = 60.0  # how long a known key stays valid while the storage cannot be asked
+STALE_S = 60.0  # longest use of a cached key while the store cannot be read
 MAX_KNOWN = 10_000
 _BEARER = "bearer "
 _INVALID = "the credentials are not valid: send a valid API key"
@@ -38,10 +38,10 @@ class Keys:
     """The API keys of every tenant.
 
     Args:
-        store: Where they are kept.
+        store: Stores the keys.
         admin_keys: Returns the operator's own keys by id, which are not in the store.
         clock: Gives the times of keys.
-        random_bytes: Gives so many bytes that nobody can guess.
+        random_bytes: Returns the given number of unpredictable bytes.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Keys:
         self._asking: dict[str, asyncio.Future[StoredKey | None]] = {}
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the holder of the key in `credentials`, "Bearer pag_..."; the log tells why one is refused.
+        """Return the holder of the key in `credentials`, "Bearer pag_..."; a refusal's reason is only logged.
 
-        Raises Unauthenticated, and Unavailable when the storage cannot be asked.
+        Raises Unauthenticated, and Unavailable while the store cannot be read.
         """
         if not credentials:
             raise Unauthenticated("the call has no credentials: send an API key", code=ErrorCode.AUTH_MISSING)
@@ -136,7 +136,7 @@ class Keys:
     def _forget_asking(self, key_id: str, asked: asyncio.Future[StoredKey | None]) -> None:
         del self._asking[key_id]
         if not asked.cancelled():
-            asked.exception()  # those who asked may have gone
+            asked.exception()  # mark the exception as retrieved, since all callers may have left
 
 
 def _refused(refusal: Refusal, key_id: str) -> Unauthenticated:

@@ -20,7 +20,7 @@ from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.page import Page, page_limit
 
-LOOK_S = 2.0  # how long an account is known to have no budget, and a purse is kept that nobody uses
+LOOK_S = 2.0  # longest time that an account is known to have no budget, or an unused purse is kept
 BUSY_RETRY_S = 1.0
 MAX_TOKENS = 10**15
 MAX_MICRO_USD = 10**15
@@ -36,14 +36,14 @@ check_duration = make_histogram(
 
 @dataclass(slots=True)
 class Spending:
-    """What one inference has used so far."""
+    """The usage of one inference so far."""
 
     used: Amount = NOTHING
 
 
 @dataclass(slots=True)
 class _Holding:
-    """What this orchestrator knows of an account's budget, and holds of it."""
+    """An account's budget as this orchestrator knows it, and the part that it holds."""
 
     purse: Purse | None = None
     limits: tuple[Period, int | None, int | None] | None = None
@@ -68,7 +68,7 @@ class Budgets:
         self._tidying = asyncio.create_task(self._tidy())
 
     async def stop(self) -> None:
-        """Give back what no inference has reserved."""
+        """Give back all unreserved amounts."""
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.wait([self._tidying])
@@ -79,7 +79,7 @@ class Budgets:
                 await self._give_back(account, holding)
 
     async def set(self, account: Account, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
-        """Set an account's limits, None for none; without limits the budget is deleted. Raises InvalidRequest."""
+        """Set an account's limits, None for unlimited; deletes a budget without limits. Raises InvalidRequest."""
         require_id("tenant", account.tenant)
         require_printable("subject", account.subject, MAX_SUBJECT)
         max_micro_usd = None
@@ -96,7 +96,7 @@ class Budgets:
         return kept
 
     async def find(self, account: Account) -> Sequence[Budget]:
-        """Return the budgets to which an account's work is charged; raises NotFound for none."""
+        """Return the budgets to which an account's work is charged; raises NotFound without a budget."""
         found = [await self._store.find_budget(payer, self._now_s) for payer in account.payers]
         budgets = [budget for budget in found if budget is not None]
         if not budgets:
@@ -109,13 +109,13 @@ class Budgets:
 
     @asynccontextmanager
     async def spending(self, account: Account, bound: Callable[[], Amount]) -> AsyncIterator[Spending]:
-        """Reserve the bound of an account's budgets, if it has any; afterwards settle what the work inside has used.
+        """Reserve the bound of an account's budgets, if it has any; afterwards settle the actual usage.
 
-        Raises Overloaded (QUOTA_BUDGET) when one of the budgets has too little left.
+        Raises Overloaded (QUOTA_BUDGET) if a budget has too little left.
         """
         spending, began_s = Spending(), self._clock.monotonic_s()
         payers = [payer for payer in account.payers if not self._has_none(payer)]
-        if not payers:  # most accounts: nobody looks at the whole prompt for them
+        if not payers:  # most accounts: saves counting the whole prompt
             yield spending
             return
         amount, is_limited = bound(), False
@@ -134,12 +134,12 @@ class Budgets:
         return self._clock.now().timestamp()
 
     def _has_none(self, account: Account) -> bool:
-        """Tell whether an account is known to have no budget."""
+        """Return whether an account is known to have no budget."""
         holding = self._holdings.get(account)
         return holding is not None and self._clock.monotonic_s() < holding.free_until_s
 
     async def _reserve(self, account: Account, amount: Amount) -> Purse | None:
-        """Return the purse that an amount was reserved in; None for an account without a budget."""
+        """Return the purse in which an amount was reserved; None for an account without a budget."""
         while not self._has_none(account):
             holding = self._holdings.setdefault(account, _Holding())
             purse = self._current_purse(holding)
@@ -148,7 +148,7 @@ class Budgets:
                     purse.go_without()
                     self._begin(self._top_up(account, holding, amount))
                 return purse
-            # A caller that leaves meanwhile does not take along what is granted.
+            # A caller that leaves meanwhile must not lose the grant.
             if not await asyncio.shield(self._begin(self._fill(account, amount))):
                 return None
         return None
@@ -190,7 +190,7 @@ class Budgets:
             return True
 
     async def _may_have_one(self, account: Account) -> bool:
-        """Tell whether an account has a budget. Where no subject of a tenant has one, they all share one question."""
+        """Return whether an account has a budget; a tenant without any subject budgets needs only one query."""
         if account.subject:
             now_s = self._clock.monotonic_s()
             if now_s < self._no_subjects_until_s.get(account.tenant, 0.0):
@@ -201,7 +201,7 @@ class Budgets:
         return await self._store.find_budget(account, self._now_s) is not None
 
     async def _top_up(self, account: Account, holding: _Holding, amount: Amount) -> bool:
-        """Ask for more before the purse is empty; whoever finds it empty is told of what goes wrong here."""
+        """Request a grant before the purse is empty; after an error, the caller that finds it empty gets the error."""
         async with holding.asking:
             try:
                 grant = await self._store.grant(account, amount, self._now_s)
@@ -223,7 +223,7 @@ class Budgets:
         return holding.purse
 
     def _refusal(self, budget: Budget, holding: _Holding, amount: Amount) -> Overloaded:
-        """Return the refusal of an amount; it may be asked for again once running inferences are settled."""
+        """Return the refusal of an amount; a retry may succeed once running inferences are settled."""
         now, end = self._clock.now(), budget.period.end_of(self._clock.now())
         wait_s: float | None = None
         if holding.purse is not None and holding.purse.reserved != NOTHING:
@@ -251,14 +251,14 @@ class Budgets:
 
     @contextmanager
     def _reporting(self, account: Account) -> Iterator[None]:
-        """Let one account's failure keep nothing from the others."""
+        """Log the failure of an account, so that the other accounts are still handled."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a driver has many
             log.warning("a budget's purse cannot be looked at", **account._asdict(), reason=str(error))
 
     async def _look_at(self, account: Account, holding: _Holding) -> None:
-        """Give back what nobody has used for a while, or what was granted under other limits."""
+        """Give back an amount that was unused for a while, or was granted under other limits."""
         purse = holding.purse
         if purse is None:
             if self._clock.monotonic_s() >= holding.free_until_s and not holding.asking.locked():
@@ -271,7 +271,7 @@ class Budgets:
             await self._give_back(account, holding)
 
     async def _give_back(self, account: Account, holding: _Holding) -> None:
-        """Give back what is not reserved. A failure may have given it back too, so it is not spent any more."""
+        """Give back the unreserved amount. It is not spent even after a failure: the store may have taken it back."""
         async with holding.asking:
             purse = holding.purse
             if purse is None:
@@ -287,7 +287,7 @@ def _settle(purse: Purse, amount: Amount, spending: Spending) -> None:
 
 
 def _put(holding: _Holding, budget: Budget, granted: Amount) -> None:
-    """Add what was granted to the purse; one of another budget or an earlier period is replaced."""
+    """Add a grant to the purse; a purse of another budget or an earlier period is replaced."""
     if holding.purse is None or holding.purse.budget != budget.identity:
         holding.purse = Purse(budget.identity)
     holding.limits = _limits_of(budget)

@@ -1,4 +1,4 @@
-"""The constraint service, whose judge asks a model, within the budgets of the account that it works for."""
+"""The constraint service, with its judge's model calls charged to the account's budgets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BudgetedConstraint(ConstraintPort):
         prices = prices_for(self._prices, request.hints.model)
         bound = amount_of(judge_bound(text, request.semantic_intent), self._highest_prices)
         async with self._budgets.spending(account_of(current_principal()), lambda: bound) as spending:
-            spending.used = bound  # a judgement that ends early does not tell what it used
+            spending.used = bound  # a judge that ends early reports no usage
             try:
                 result = await enforcing()
             except Unavailable:

@@ -64,7 +64,7 @@ class BudgetedInference(InferencePort):
                 yield piece
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Candidates that are stopped do not tell what they used, so the most that they can have used counts."""
+        """Stopped candidates report no usage: charge their worst case."""
         bound, prices = cache(partial(self._bound, command, hints)), prices_for(self._prices, hints.model)
         ended: list[Amount] = []
         prompt = NOTHING
@@ -117,7 +117,7 @@ class BudgetedInference(InferencePort):
 
 
 def _used_by_all(command: Sample, prompt: Amount, ended: Sequence[Amount], bound: Callable[[], Amount]) -> Amount:
-    """Return what the candidates of a vote have used at most, while some of them have not ended."""
+    """Return the most that the candidates of a vote can have used while some of them are still running."""
     total, most = prompt, NOTHING
     for used in ended:
         total, most = total + used, most.at_least(used)

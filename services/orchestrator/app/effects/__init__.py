@@ -1,1 +1,1 @@
-"""What a run asks for, carried out: a function for each command."""
+"""The effects of a run: a function for each command."""

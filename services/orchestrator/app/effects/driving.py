@@ -1,4 +1,4 @@
-"""Drives a machine to its end: an execution's, or that of a plan's infer step."""
+"""Drives a machine to its end, for an execution or for an infer step of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Record = Callable[[Outcome, Input], Awaitable[None]]
 
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
-    """Carry out one command after the other, and `record` what came of each, until the machine has finished."""
+    """Carry out command after command and `record` each result, until the machine has finished."""
     while not isinstance(command := outcome.command, Finish):
         run, effect = outcome.run, scope.effects[type(command)]
         if scope.taken is not None:

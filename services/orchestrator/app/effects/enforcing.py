@@ -1,4 +1,4 @@
-"""Runs the constraint pipeline on an output, and tells of its stages."""
+"""Runs the constraint pipeline on an output and emits events for its stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def enforce(run: Run, command: Enforce, scope: RunScope) -> Enforced:
 async def enforced(
     request: Request, command: Enforce, scope: RunScope, caused_by: str, sources: Sequence[str] = ()
 ) -> Enforcement:
-    """Return what the pipeline makes of an output that `caused_by` gave, and that may quote sources."""
+    """Run the constraint pipeline on the output of `caused_by`; the output may quote `sources`."""
     enforcement = await scope.services.constraint.enforce(
         command.output, request, is_decoder_enforced=command.is_decoder_enforced, sources=sources
     )

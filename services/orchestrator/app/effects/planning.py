@@ -55,14 +55,14 @@ async def planner_command(services: Services, request: Request, bounds: PlanPoli
 
 
 def plan_of(request: Request, asked: Request, output: InferenceOutput) -> Plan:
-    """Return the plan that the planner's output holds; raises PaganticError for one that is cut or not a plan."""
+    """Return the plan in the planner's output; raises PaganticError if it is cut or not a plan."""
     if output.finish_reason is FinishReason.LENGTH:
         raise InvalidRequest(failure=truncation_of(asked, output))
     return planned(request, output.content)
 
 
 async def _tools_for(services: Services, request: Request) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a plan may use: those that the request names, or else all; none while they are away."""
+    """Return the tools that a plan may use: the request's tools, or else all; empty if the service is unavailable."""
     try:
         listed = await services.tools.list_tools(request.tools)
     except Unavailable:

@@ -1,4 +1,4 @@
-"""PREPARE: finds out what a run works with before its first inference."""
+"""PREPARE: resolves the inputs of a run before its first inference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_NAMED_KEYWORDS = 8  # in a warning
 
 
 async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
-    """Resolve the system prompt, history, constraint, tools and context; what cannot be raises PaganticError."""
+    """Resolve the system prompt, history, constraint, tools and context; raises PaganticError on failure."""
     request = run.request
     check_configuration(request)
     if request.rules:
@@ -43,7 +43,7 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
     first, history = await _history(request, scope)
     if request.is_turn:
         check_results(history, request.messages)
-    if run.plan is not None:  # only a run in mode PLAN has one
+    if run.plan is not None:  # only a run in mode PLAN has a plan
         prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
     else:
         prepared = await _prepare_turn(run, prepared, history, scope)
@@ -76,7 +76,7 @@ async def _compiled(request: Request, sources: Sequence[str], scope: RunScope) -
 
 
 async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Message, ...]]:
-    """Return what may be seen of the stored conversation, and where that begins."""
+    """Return the visible part of the stored conversation, and the position where it begins."""
     if not request.session_id:
         return 0, ()
     if scope.services.memory.eviction is Eviction.NONE:

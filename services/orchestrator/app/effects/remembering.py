@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twice, and a message has 4 MiB
 MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads the newest part of a conversation, no more
-BYTES_PER_TOKEN = 16  # hardly any text has longer tokens, so what has more bytes than this cannot be kept
+BYTES_PER_TOKEN = 16  # an upper bound for almost any text: a text with more bytes than this per token cannot fit
 UNKNOWN_WINDOW = 2048
 # A summary's heading, its fence and the template around it take at most this many tokens.
 SUMMARY_MESSAGE_TOKENS = 64
@@ -38,9 +38,9 @@ class _Past:
 
     Attributes:
         history: Its newest messages, from position `first` on.
-        cuts: Where the history may begin.
-        last_start: Where it began the last time, 0 for its beginning.
-        summary: What stands for its oldest messages; None when nothing does.
+        cuts: The allowed beginnings of the history.
+        last_start: The beginning of the previous history, 0 for the conversation's beginning.
+        summary: The summary that replaces the oldest messages; None without a summary.
     """
 
     history: tuple[Message, ...]
@@ -63,7 +63,7 @@ class _Past:
 
 
 class Memory:
-    """The memory of one run."""
+    """The conversation memory of one run."""
 
     def __init__(self, run: Run, scope: RunScope) -> None:
         self._run = run
@@ -75,7 +75,7 @@ class Memory:
         self._summarizes = self._policy.eviction is Eviction.SUMMARIZE
 
     async def recall(self, prepared: Prepared, history: tuple[Message, ...], first: int = 0) -> Prepared:
-        """Return what was prepared with as much of the history as the model is to see.
+        """Return `prepared` with the part of the history that the model will see.
 
         `first` is the position of the history's beginning in the stored conversation.
         """
@@ -113,7 +113,7 @@ class Memory:
         return replace(past, cuts=cuts)
 
     async def _evict(self, prepared: Prepared, past: _Past, start: int) -> tuple[Prepared, Summary | None]:
-        """Keep where the history begins now, with a summary of what went where the policy says so."""
+        """Store the new beginning of the history, with a summary of the evicted messages if the policy says so."""
         key, position = self._request.session_key, past.first + start
         if self._summarizes and start > past.covered:
             gone = past.history[past.covered : start]
@@ -141,7 +141,7 @@ class Memory:
         count = await self._count(messages, prepared.tools, past.history[start:], model)
         sizes[start:] = count.texts
         window, said = count.context_window, sum(count.texts)
-        others = count.chat - said  # all else in the prompt, and what the template puts around the messages
+        others = count.chat - said  # the rest of the prompt, and the template's text around the messages
         limits = [most] if most else []
         if window:
             limits.append(window - others - self._reserved(start, past, window))
@@ -152,7 +152,7 @@ class Memory:
         return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
 
     def _fits_by_bytes(self, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
-        """Tell whether all that may be kept fits, from its bytes alone."""
+        """Return whether the whole history fits, judged by its bytes alone."""
         start, most = past.cuts[0], self._policy.max_tokens
         window = self._inference.context_window(self._request.hints.model)
         if not window or (most and sum(sizes[start:]) > most):
@@ -171,7 +171,7 @@ class Memory:
     async def _summarize(
         self, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
     ) -> tuple[str, Prepared]:
-        """Have the model sum up what goes, and count what that costs; the text is empty when it could not."""
+        """Have the model summarize evicted messages, and add the usage; the text is empty on failure."""
         model = self._request.hints.model
         window = self._inference.context_window(model)
         most = memory.summary_tokens(window)
@@ -211,7 +211,7 @@ class Memory:
     async def _count(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], kept: Sequence[Message], model: str
     ) -> TokenCount:
-        """Count a prompt and each message kept; where nobody can, their bytes stand for them."""
+        """Count a prompt and each message kept; without a token count, estimate from bytes."""
         try:
             texts = [memory.counted_text(message) for message in kept]
             count = await self._inference.count_tokens(messages, tools, texts, model)
@@ -233,6 +233,6 @@ def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
 
 
 def _raise_cancellation(error: PaganticError) -> None:
-    """Raise what no fallback is for: a cancellation, and a model that a policy denies."""
+    """Raise errors that have no fallback: a cancellation, or a model that a policy denies."""
     if failure_from(error).category is ErrorCategory.CANCELLATION or error.code is ErrorCode.AUTH_POLICY:
         raise error

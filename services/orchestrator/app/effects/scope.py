@@ -1,4 +1,4 @@
-"""What the effects of one machine share."""
+"""The scope that the effects of one machine share."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.ports.journal import Conversations
 
-# Carries out a run's outstanding command and returns its answer; raises PaganticError for what the machine can take.
+# Carries out a run's outstanding command and returns its answer; raises PaganticError if the machine handles the error.
 Effect = Callable[[Run, Any, "RunScope"], Awaitable[Input]]
 
 
 @dataclass(slots=True)
 class RunScope:
-    """The scope of an execution's machine, or of that of a plan's infer step.
+    """The scope of an execution's machine, or of the machine of a plan's infer step.
 
     Attributes:
-        effects: Who carries out which command.
-        tool_slots: Bounds the tool calls of the execution that run at the same time.
-        deadline: The deadline of a command that begins now, which changes as callers come and go.
-        step: The step of a plan that the machine runs for; empty for the execution's own.
+        effects: The effect of each command.
+        tool_slots: Limits the concurrent tool calls of the execution.
+        deadline: Returns the deadline of a command that starts now, which changes as callers come and go.
+        step: The plan step of the machine; empty for the execution's own machine.
         first_attempt: The machine's first attempt among those of its step, from 1; 0 for the execution's own machine.
-        cause: What the next event follows from: "request", an inference, a tool call or a step.
-        progress_begins: How many things had happened inside the plan when the machine began; 0 for one that was
-            interrupted, which goes on with what it had done.
-        taken: What the execution takes from a recorded one; None for one that is no replay.
-        given_calls: The recorded calls whose results were given again, by their ids.
-        surroundings: Gives the provenance of the texts that a step of a plan works on; None for the execution's own
-            machine, which has them all.
+        cause: The cause of the next event: "request", an inference, a tool call or a step.
+        progress_begins: Number of inner progress entries of the plan when the machine started; 0 for an interrupted
+            machine, which continues from its own entries.
+        taken: The results that the execution takes from a recorded execution; None unless it is a replay.
+        given_calls: The ids of the recorded calls that have given their results to this replay.
+        surroundings: Returns the provenance of the texts that a plan's step uses; None for the execution's own
+            machine, which has all texts itself.
     """
 
     services: Services
@@ -78,7 +78,7 @@ class RunScope:
         )
 
     def attempt_of(self, run: Run) -> int:
-        """Return which attempt of its step a run is in; 0 where the execution's own number counts."""
+        """Return the attempt number of a run within its step; 0 where the execution's own number counts."""
         if not self.step:
             return 0
         return self.first_attempt + run.attempt - 1
@@ -94,16 +94,16 @@ class RunScope:
         return self.recorder.progress.inference(self.step)
 
     def recorded_call(self, call: ToolCall) -> ToolCallRecord | None:
-        """Return the result that a replay has of a call; None for a call that is made."""
+        """Return the recorded result of a call in a replay; None if the call must be made."""
         return None if self.taken is None else self.taken.find_call(call, self.step, self.given_calls)
 
     def next_inference(self) -> str:
-        """Return the name of one more inference."""
+        """Return a new inference name."""
         self._inference_count += 1
         return f"inference-{self._inference_count}"
 
     def correlation(self, step_name: str = "") -> CorrelationContext:
-        """Return what a service is told of the work that it is called for."""
+        """Return the correlation context that a service receives with a call."""
         record = self.recorder.record
         return CorrelationContext(
             request_id=record.request_id,

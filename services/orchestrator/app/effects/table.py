@@ -1,4 +1,4 @@
-"""Who carries out which command."""
+"""Maps each command to its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells of an inference when it begins and when it ends."""
+"""Emits the start and end events of an inference."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def told(
     end: Callable[[Failure | None], events.InferenceEnd],
     purpose: InferencePurpose = InferencePurpose.ANSWER,
 ) -> AsyncIterator[str]:
-    """Emit that an inference begins, and that it ended, however it did; what happens within is its work.
+    """Emit the start and the end event of an inference around its work, also if it fails.
 
-    Yields its name. `end` returns what its end tells, for the failure that ended it.
+    Yields its name. `end` returns the content of the end event, given the failure if there is one.
     """
     name = scope.next_inference()
     await scope.recorder.emit(_start_of(request, command, purpose), caused_by=scope.cause)
@@ -61,7 +61,7 @@ def _start_of(request: Request, command: Infer | Sample | Decide, purpose: Infer
 
 
 def end_of(output: InferenceOutput) -> events.InferenceEnd:
-    """Return what the end of an inference tells of its output."""
+    """Return the content of the end event for an output."""
     return events.InferenceEnd(
         tokens_in=output.usage.prompt_tokens,
         tokens_out=output.usage.output_tokens,

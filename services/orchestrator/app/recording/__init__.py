@@ -1,1 +1,1 @@
-"""Records what happens to an execution, and shows it."""
+"""Records the events of an execution and shows them to watchers."""

@@ -1,4 +1,4 @@
-"""Shows the events of one execution to whoever watches it."""
+"""Shows the events of one execution to its watchers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _End = PaganticError | None
 class Broadcast:
     """The watchers of one execution.
 
-    Every watcher sees every stored event from the first, and ends after Completed, or with the error that the
-    execution was abandoned with. With `keeps_text`, it sees the text that streamed after the last stored event too.
+    Every watcher sees every stored event from the first, and ends after Completed, or with the error that stopped the
+    execution. With `keeps_text`, it also sees the text that streamed after the last stored event.
     """
 
     def __init__(self, stored: Sequence[Event] = (), *, keeps_text: bool = False) -> None:
@@ -35,7 +35,7 @@ class Broadcast:
         return self._ended.done()
 
     def show(self, event: Event) -> None:
-        """Show an event. A watcher that does not read loses text, which the response has in full, and nothing else."""
+        """Show an event. A slow watcher loses only streamed text, which the response contains in full."""
         if event.is_stored:
             self._stored.append(event)
             self._text.clear()
@@ -53,7 +53,7 @@ class Broadcast:
         if self.is_ended:
             return
         self._ended.set_exception(error)
-        self._ended.exception()  # asyncio would log an error that nobody waited for
+        self._ended.exception()  # otherwise asyncio logs an error that was never retrieved
         self._end_watches(error)
 
     def _end_watches(self, end: _End) -> None:
@@ -65,7 +65,7 @@ class Broadcast:
         return await asyncio.shield(self._ended)
 
     async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield every stored event above a sequence so far, then the text since, then what comes, until the end."""
+        """Yield the stored events above a sequence, the text streamed since, then new events until the end."""
         queue: asyncio.Queue[Event | _End] = asyncio.Queue()
         for event in self._stored:
             if event.sequence > after:

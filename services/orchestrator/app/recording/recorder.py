@@ -1,4 +1,4 @@
-"""Gives every event of one execution its envelope, stores it, and then shows it."""
+"""Wraps the events of one execution in envelopes, stores them, and then shows them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
 @contextlib.contextmanager
 def attempt_scope(attempt: int) -> Iterator[None]:
-    """Give what is told inside this attempt's number: a step of a plan has attempts of its own."""
+    """Number the events emitted inside with this attempt: a plan's step counts its own attempts."""
     before = _step_attempt.set(attempt)
     try:
         yield
@@ -58,15 +58,15 @@ class _Batch:
 
 
 class Recorder:
-    """The journal of one execution, and how far it is.
+    """The journal of one execution, and its progress.
 
     Invariants:
-        1. Stored events have sequences without gaps, from 1, or from `after_sequence` on where an earlier run under the
-           same id had that many; an event is stored before it is shown, and shown in its order.
-        2. An execution finishes once: the first terminal transition that is given counts, whatever is cancelled.
+        1. Stored events have sequences without gaps, from 1, or after `after_sequence` if an earlier run under the
+           same id used the sequences before; an event is stored before it is shown, and shown in order.
+        2. An execution finishes once: the first terminal transition counts, regardless of cancellations.
         3. The run waits for the journal only where it says so (`is_durable`), at its end, and while more than
            MAX_UNSTORED batches or MAX_UNSTORED_CHARS are pending. A failed write fails the next emit.
-        4. `progress` has what the stored entries say of the outstanding command.
+        4. `progress` reflects the stored entries of the outstanding command.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Recorder:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt at hand: that of the plan's step that does this work, else the execution's."""
+        """The current attempt number: of the plan's step in progress, or else of the execution."""
         return _step_attempt.get() or self.record.attempt
 
     @property
@@ -118,16 +118,16 @@ class Recorder:
         failure: Failure | None = None,
         tool_call_id: str = "",
     ) -> None:
-        """Store and show an event; text that streams by is only shown.
+        """Store and show an event; streamed text is only shown.
 
         Args:
-            payload: What happened.
-            entries: What the execution could be taken up from, stored with it.
-            is_durable: Whether to wait until it is stored.
-            caused_by: What the event follows from: a step, an inference, a call.
-            duration_s: How long what ended took.
-            failure: Why it failed.
-            tool_call_id: The call that it belongs to.
+            payload: The content of the event.
+            entries: The entries for resuming the execution, stored with the event.
+            is_durable: Whether to wait until the event is stored.
+            caused_by: The cause of the event: a step, an inference, a call.
+            duration_s: Duration of the work that ended.
+            failure: The failure of that work.
+            tool_call_id: The call of the event.
         """
         event = self._envelope(
             payload, caused_by=caused_by, duration_s=duration_s, failure=failure, tool_call_id=tool_call_id
@@ -145,7 +145,7 @@ class Recorder:
         await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
 
     async def record_step(self, payloads: Sequence[Payload], entries: Sequence[Entry]) -> None:
-        """Store and show what a step of the machine told, and the input that it took."""
+        """Store and show the events of a machine step, and store the input that it took."""
         events = [self._envelope(payload) for payload in payloads]
         if events or entries:
             await self._wait(self._store(events, entries, can_wait=True), is_durable=False)
@@ -220,7 +220,7 @@ class Recorder:
         stored.add_done_callback(self._after_storing)
 
     def _advance(self, entry: Entry) -> None:
-        """Add an entry to what has happened inside the outstanding command; the command's answer clears it."""
+        """Add an entry to the progress of the outstanding command; the command's answer clears it."""
         match entry:
             case Admitted():
                 return
@@ -235,7 +235,7 @@ class Recorder:
         self._publish_stored()
 
     def _publish_stored(self) -> None:
-        """Show what is stored by now, in order, up to the first that could not be."""
+        """Show the stored events in order, up to the first that failed or is still pending."""
         while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
             if stored.cancelled() or stored.exception() is not None:
                 self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()

@@ -1,4 +1,4 @@
-"""Decides what a request becomes: a new execution, one that runs, one that ended, or one that is resumed."""
+"""Maps a request to an execution: new, running, ended or resumed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
-RESTART_S = 2.0  # about what a restart takes
+RESTART_S = 2.0  # approximate duration of a restart
 SHUTTING_DOWN = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
 
 
 class Admission:
-    """Admits requests, each id once, and resumes what was interrupted."""
+    """Admits each request id once, and resumes interrupted executions."""
 
     def __init__(self, environment: Environment, registry: Registry) -> None:
         self._environment = environment
@@ -56,11 +56,11 @@ class Admission:
         self._is_draining = True
 
     async def find(self, submission: Submission, ended: ExecutionRecord | None = None) -> Execution | ExecutionRecord:
-        """Return the execution of a request, begun now or before, or the record of one that ended or runs elsewhere.
+        """Return the running execution of a request, or the record of an execution that ended or runs elsewhere.
 
-        One that was interrupted goes on; one that was cancelled, or failed in a way that may pass, runs again after it
-        `ended`. A caller that leaves meanwhile stops what it began. Raises InvalidRequest for a malformed envelope,
-        Conflict for another payload or caller under the same id.
+        A new request starts an execution; an interrupted execution is resumed; a cancelled execution, or a temporary
+        failure, runs again after it `ended`. If the caller leaves meanwhile, its new execution stops. Raises
+        InvalidRequest for a malformed envelope, Conflict for another payload or caller under the same id.
         """
         request = submission.request
         _check(submission)
@@ -87,7 +87,7 @@ class Admission:
     async def _go_on(
         self, found: ExecutionRecord, submission: Submission, *, may_run_again: bool
     ) -> Execution | ExecutionRecord:
-        """Resume what was interrupted, or run what ended again where it may; else return its record."""
+        """Resume an interrupted execution, or run an ended execution again if permitted; else return the record."""
         if found.is_interrupted:
             resumed = await self.resume(found, account=submission.request.account)
             return resumed or await self._journal.get(found.key)
@@ -98,11 +98,11 @@ class Admission:
     async def resume(
         self, record: ExecutionRecord, stop: Failure | None = None, account: Account | None = None
     ) -> Execution | None:
-        """Run an interrupted execution on from what the journal knows, or only to its end when it is to stop.
+        """Resume an interrupted execution from the journal, or only end it if `stop` is given.
 
-        Without an account it counts as its tenant's until its request is read. None when another was faster. Raises
-        PreconditionFailed when it cannot be read. A caller that leaves meanwhile leaves an execution that nobody
-        watches.
+        Without an account it counts for its tenant until its request is read. None if another orchestrator was
+        faster. Raises PreconditionFailed if it cannot be read. If the caller leaves meanwhile, the execution
+        continues without watchers.
         """
         found = await self._registry.get(record.key)
         if found is not None:
@@ -117,7 +117,7 @@ class Admission:
         return execution
 
     async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, Taken]:
-        """Return a replay with the recorded variant, and what it takes from the record, which counts for its size."""
+        """Return a replay with the recorded variant, and the recorded results, which count for its size."""
         environment = self._environment
         request, taken = await take_recorded(
             self._journal, submission.request, policy, environment.services.experiments, environment.limits.plan_bounds
@@ -125,7 +125,7 @@ class Admission:
         return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(taken)), taken
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
-        """Return what runs under a key; one that is being cancelled is waited for."""
+        """Return the running execution of a key; waits until a stopping execution has ended."""
         while (running := await self._registry.get(key)) is not None and running.is_stopping:
             await running.ended.wait()
         return running
@@ -170,7 +170,7 @@ class Admission:
         taken: Taken | None,
         execution: Execution,
     ) -> Driver | ExecutionRecord:
-        """Store that an execution begins, or return the record of the one that has its id."""
+        """Store a new execution, or return the existing record of its id."""
         limits = self._environment.limits
         try:
             request = self._environment.services.experiments.place(self._guarded(submission.request))
@@ -180,7 +180,7 @@ class Admission:
                 raise
             return existing
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
-        if submission.has_new_id and not takes_turn:  # nobody can refuse it, so nobody waits for the journal
+        if submission.has_new_id and not takes_turn:  # it cannot be refused, so do not wait for the journal
             stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
             stored.add_done_callback(partial(_interrupt_unstored, execution))
             execution.recorder.follow(stored)
@@ -191,7 +191,7 @@ class Admission:
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 
     async def _existing(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
-        """Return the execution that a request has begun before; None for a new one, and one that runs again."""
+        """Return the execution that a request already has; None for a new request, or if it runs again."""
         if submission.has_new_id or ended is not None:
             return None
         try:
@@ -212,7 +212,7 @@ class Admission:
         if ended is None:
             return await self._journal.admit(record, admitted, takes_turn=takes_turn)
         after = await self._journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
-        if after is None:  # another orchestrator has begun it anew
+        if after is None:  # another orchestrator has already run it again
             return await self._journal.get(record.key)
         execution.recorder = Recorder(self._journal, self._clock, record, after_sequence=after)
         return None
@@ -271,7 +271,7 @@ def _check(submission: Submission) -> None:
 
 
 def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> None:
-    """Interrupt an execution that could not be stored, so that the model does not decode for nobody."""
+    """Interrupt an execution that could not be stored, to stop pointless decoding."""
     if stored.cancelled():
         return
     error = stored.exception()
@@ -280,7 +280,7 @@ def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> N
 
 
 async def _admission_of(execution: Execution) -> ExecutionRecord | None:
-    """Return the record that has an execution's id, None once it runs; a caller that leaves stops what it began."""
+    """Return an id's existing record, None once the new execution runs; stop that execution if its caller leaves."""
     try:
         return await asyncio.shield(execution.admission)
     except asyncio.CancelledError:
@@ -290,6 +290,6 @@ async def _admission_of(execution: Execution) -> ExecutionRecord | None:
 
 
 def _stop_unwatched(execution: Execution, failure: Failure) -> None:
-    """Stop what was admitted for a caller that had left by then."""
+    """Stop an execution that was admitted after its caller had left."""
     if execution.watcher_count == 0 and not execution.is_background:
         execution.stop(failure)

@@ -1,4 +1,4 @@
-"""Drives the machine of one execution, and records what it tells."""
+"""Drives the machine of one execution and records its events."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from services.orchestrator.core.replaying.taken import Taken
 
 
 class Driver:
-    """The machine of one execution, from where it stands to its end.
+    """Drives the machine of one execution from its current state to its end.
 
     Args:
-        begun: Where it stands.
-        limits: How long it may take.
-        deadline: Gives the deadline of a command that begins now.
-        taken: What it takes from a recorded execution.
+        begun: The current state.
+        limits: The time limits.
+        deadline: Returns the deadline of a command that starts now.
+        taken: The results taken from a recorded execution.
         on_decided: Called once the outcome is known, before it is stored.
     """
 
@@ -113,7 +113,7 @@ class Driver:
         await self.record(machine.step(self._outcome.run, failed), failed)
 
     async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
-        """Record what the machine told, and the input that it took; the last time with the response."""
+        """Record the machine's events, and the input that it took; at the end also the response."""
         if happened is not None:
             max_bytes = self._environment.limits.max_response_bytes
             outcome, happened = sendable(self._outcome.run, happened, outcome, max_bytes)

@@ -1,4 +1,4 @@
-"""What all executions of an orchestrator share."""
+"""The environment that all executions of an orchestrator share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.orchestrator.ports.journal import Journal
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What executions may do, and what they cost, by model."""
+    """Limits of executions, and the prices of models."""
 
     max_running: int = 256
     max_running_of_tenant: int = 0

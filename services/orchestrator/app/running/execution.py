@@ -1,4 +1,4 @@
-"""An execution that has not ended: its task, who watches it, and how it is ended from outside."""
+"""A running execution: its task, its watchers, and the ways to stop it from outside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Phase(Enum):
 
 
 class _Halting(Enum):
-    """What it means to stop or interrupt an execution."""
+    """The effect of stopping or interrupting an execution."""
 
     LATER = auto()  # it finds the reason once it is admitted
     NOW = auto()
@@ -60,16 +60,16 @@ _HALTING = {
 
 
 class Execution:
-    """One execution, from its admission, or from where it was interrupted, to its end.
+    """One execution, from its admission or resume to its end.
 
     Attributes:
         recorder: Its journal and its watchers.
-        request: Its request; None until a resumed one is read from the journal.
-        size_bytes: Bytes that its request counts with.
+        request: Its request; None for a resumed execution until the journal is read.
+        size_bytes: Bytes counted for its request.
         account: The account for which it counts.
-        admission: Done once it is known whether it runs here: None when it does, else the record that has its id.
-        ended: Set once the registry has forgotten it.
-        task: The task in which it lives; None before its start.
+        admission: The result of the admission: None if it runs here, else the existing record of its id.
+        ended: Set once the registry has removed it.
+        task: The task that runs it; None before its start.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Execution:
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._phase = Phase.ADMITTING
-        self._halted_by = halted_by  # a Failure is recorded as the end, an error interrupts without one
+        self._halted_by = halted_by  # a Failure is recorded as the end, an error interrupts without an end
         self._admitted_for = admitted_for or Deadline()  # until someone watches
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
@@ -102,7 +102,7 @@ class Execution:
 
     @property
     def fingerprint(self) -> str:
-        """What its request must be equal to."""
+        """The fingerprint that a request must match to join this execution."""
         return self.recorder.record.fingerprint
 
     @property
@@ -112,12 +112,12 @@ class Execution:
 
     @property
     def is_background(self) -> bool:
-        """Whether it goes on without callers, and is not bound by their deadlines."""
+        """Whether it continues without callers, regardless of their deadlines."""
         return self.recorder.record.is_background
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop, so that it ends without an answer."""
+        """Whether it was asked to stop, so that it ends without an answer."""
         return isinstance(self._halted_by, Failure)
 
     @property
@@ -146,7 +146,7 @@ class Execution:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Count the caller as a watcher; the last one that leaves stops what does not run in the background."""
+        """Count the caller as a watcher; without watchers the execution stops, unless it runs in the background."""
         since_s = time.monotonic()
         until = current_deadline()
         self._watched_until.append(until)
@@ -197,7 +197,7 @@ class Execution:
             self.recorder.broadcast.abandon(lost)
 
     async def _be_admitted(self, admit: Admit, on_end: OnEnd) -> Driver | None:
-        """Return what drives it, or None when it was refused; whoever waits for its admission is told."""
+        """Return the driver, or None if the admission was refused; sets the result of the admission for its waiters."""
         existing: ExecutionRecord | None = None
         try:
             found = await admit(self)
@@ -209,7 +209,7 @@ class Execution:
             existing = found
         except Exception as error:  # noqa: BLE001 - whoever began it is told
             self.admission.set_exception(error)
-            self.admission.exception()  # the caller may have left, and asyncio would log that nobody took it
+            self.admission.exception()  # the caller may have left, and asyncio would log the unretrieved exception
         self._phase = Phase.ENDED
         on_end(self, existing is not None)
         if existing is not None:
@@ -217,9 +217,9 @@ class Execution:
         return None
 
     async def _drive(self, driver: Driver) -> Failure | PaganticError | None:
-        """Run until the machine has finished, or return what ended or interrupted it from outside."""
+        """Run until the machine has finished; return the failure or error that stopped it early, else None."""
         limits = driver.limits
-        if limits.left_s <= 0:  # it passed while nobody ran it
+        if limits.left_s <= 0:  # the time ran out during an interruption
             return limits.failure
         try:
             async with asyncio.timeout(limits.left_s), driver.turn():

@@ -1,4 +1,4 @@
-"""Follows executions, those that run here and those that another orchestrator runs."""
+"""Follows executions that run here or at another orchestrator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
-FOLLOW_S = 0.1  # between looks at an execution that another orchestrator runs, where its writes are not told
+FOLLOW_S = 0.1  # poll interval for an execution at another orchestrator, if its writes do not notify this one
 FOLLOWED_AT_ONCE = 500  # events
 
 
@@ -26,14 +26,14 @@ async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, N
 async def follow(
     record: ExecutionRecord, environment: Environment, admission: Admission, *, after: int = 0, watches: bool = True
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that ended or that another orchestrator runs; resume it if that dies.
+    """Yield the events of an execution that ended or runs at another orchestrator; resume it if that orchestrator dies.
 
     Args:
-        record: Of the execution.
-        environment: Has the journal.
-        admission: Resumes it.
+        record: The record of the execution.
+        environment: Provides the journal.
+        admission: Resumes the execution.
         after: Only events above this sequence.
-        watches: Whether the caller counts as a watcher of what is resumed.
+        watches: Whether the caller counts as a watcher after a resume.
     """
     sequence = max(after, await environment.journal.after_sequence(record.key))
     resumed: Execution | None = None
@@ -55,7 +55,7 @@ async def follow(
 async def _stored(
     record: ExecutionRecord, journal: Journal, admission: Admission, sequence: int
 ) -> AsyncGenerator[Event | Execution, None]:
-    """Yield the stored events above a sequence until the last one; or, last, the execution when it was resumed here."""
+    """Yield the stored events above a sequence to the end; if the execution is resumed here, yield it last."""
     with journal.watching(record.key) as changes:
         while True:
             had_ended, known = record.response is not None, sequence

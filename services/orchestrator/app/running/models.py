@@ -1,4 +1,4 @@
-"""The models that callers ask without an execution: which there are, vectors, relevance, and counts of tokens."""
+"""Model calls outside of executions: listing, embedding, reranking and counting tokens."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _HOW_TO_SCORE_PAIRS = "is a cross-encoder: add a GGUF file of one to PAGANTIC_IN
 
 
 class Models:
-    """The models that are served, as far as the caller may use them, and their work outside of executions.
+    """The models that the caller may use, and their work outside of executions.
 
-    This work counts among what runs. What a model reads for it is charged to the caller's budgets and counted in its
-    usage.
+    This work counts against the concurrency limits. The tokens that a model reads are charged to the caller's budgets
+    and counted in its usage.
 
     Args:
-        environment: Has the services, the journal and the prices.
-        registry: Bounds what runs.
-        serving: The replicas that serve them.
+        environment: Provides the services, the journal and the prices.
+        registry: Limits concurrent work.
+        serving: The replicas that serve the models.
     """
 
     def __init__(self, environment: Environment, registry: Registry, serving: ServingPort) -> None:
@@ -53,19 +53,19 @@ class Models:
         return self._registry.count, self._max_running
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
-        """Return the replicas of the inference services, each with what it says now."""
+        """Return the replicas of the inference services, with their current reports."""
         return await self._serving.list_replicas()
 
     async def load(self, model: str) -> Sequence[ReplicaChange]:
-        """Load a model in each of its replicas; raises the error of the first one where none succeeds."""
+        """Load a model in each of its replicas; raises the first error if all replicas fail."""
         return _checked(await self._serving.load_model(model))
 
     async def unload(self, model: str) -> Sequence[ReplicaChange]:
-        """Unload a model in each of its replicas; raises the error of the first one where none succeeds."""
+        """Unload a model in each of its replicas; raises the first error if all replicas fail."""
         return _checked(await self._serving.unload_model(model))
 
     async def list(self) -> Sequence[ModelInfo]:
-        """Return the models, the default one first."""
+        """Return the models, the default model first."""
         return await self._inference.list_models()
 
     async def count_tokens(
@@ -77,18 +77,18 @@ class Models:
         *,
         size_bytes: int = 0,
     ) -> TokenCount:
-        """Return the tokens of a conversation, 0 for none, and of each text, which costs nothing.
+        """Return the tokens of a conversation, 0 if it is empty, and of each text, free of charge.
 
-        Raises Overloaded when as much runs as may, and what the inference service raises.
+        Raises Overloaded at a concurrency limit, and the errors of the inference service.
         """
         with self._registry.counted(account_of(current_principal()), size_bytes):
             return await self._inference.count_tokens(messages, tools, texts, model)
 
     async def embed(self, texts: Sequence[str], model: str, *, size_bytes: int = 0) -> Vectors:
-        """Return a vector for each text; an empty alias names the first embedding model that the caller may use.
+        """Return a vector for each text; an empty alias selects the first embedding model that the caller may use.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) where there is none, Overloaded when as much runs as may, and what the
-        inference service raises.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) without such a model, Overloaded at a concurrency limit, and the errors
+        of the inference service.
         """
         account = account_of(current_principal())
         with self._registry.counted(account, size_bytes):
@@ -100,9 +100,9 @@ class Models:
     async def rerank(
         self, query: str, texts: Sequence[str], model: str, *, top_n: int = 0, size_bytes: int = 0
     ) -> Reranked:
-        """Return texts by the probability that they are relevant; an empty alias names the first cross-encoder.
+        """Rank texts by their probability of relevance; an empty alias selects the first cross-encoder.
 
-        Raises what `embed` raises, and InvalidRequest for a number of texts or results that cannot be.
+        Raises the errors of `embed`, and InvalidRequest for an invalid number of texts or results.
         """
         if not 1 <= len(texts) <= MAX_RERANKED:
             raise InvalidRequest(f"texts has {len(texts)} entries: send 1 to {MAX_RERANKED}")
@@ -121,21 +121,21 @@ class Models:
         return Reranked(best_first(scores)[: top_n or None], usage)
 
     async def _first(self, capability: str, how_to: str) -> str:
-        """Return the alias of the first model with a capability; raises InvalidRequest with the next step for none."""
+        """Return the alias of the first model with a capability; raises InvalidRequest with advice if it is missing."""
         for model in await self._inference.list_models():
             if capability in model.capabilities:
                 return model.name
         raise InvalidRequest(f"no model that you may use {how_to}", code=ErrorCode.CONFIG_NO_ENGINE)
 
     async def _count(self, account: Account, usage: TokenUsage, model: str) -> None:
-        """Add what was used to the usage of an account, also when its caller leaves meanwhile."""
+        """Add to the usage of an account, even if its caller leaves meanwhile."""
         used = account_total(account, usage, model, cost_usd(usage, prices_for(self._prices, model)))
         if used is not None:
             await asyncio.shield(asyncio.ensure_future(self._journal.add_usage(used)))
 
 
 def _checked(changes: Sequence[ReplicaChange]) -> Sequence[ReplicaChange]:
-    """Return changes of which one succeeded; raises the error of the first one otherwise."""
+    """Return the changes if any succeeded; otherwise raise the first error."""
     if changes[0].error is not None and all(change.error is not None for change in changes):
         raise changes[0].error
     return changes

@@ -1,4 +1,4 @@
-"""Reads recorded executions, and what replays take from them."""
+"""Reads recorded executions, and the results that replays take from them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from services.orchestrator.ports.journal import ExecutionJournal
 
 
 async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_ended: bool = False) -> Record:
-    """Return the record of an execution, which may have to have ended.
+    """Return the record of an execution; with `has_ended`, only of an ended execution.
 
-    Raises NotFound, and PreconditionFailed for an execution whose request is not kept, and for unreadable entries.
+    Raises NotFound, and PreconditionFailed for an execution without a kept request, and for unreadable entries.
     """
     stored = await journal.get(key)
     if stored.kept is None:
@@ -45,9 +45,9 @@ async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_end
 async def take_recorded(
     journal: ExecutionJournal, request: Request, policy: ReplayPolicy, experiments: Experiments, bounds: PlanPolicy
 ) -> tuple[Request, Taken]:
-    """Return a replay's request with its variant, and what it takes from the recorded execution.
+    """Return a replay's request with its variant, and the results that it takes from the recorded execution.
 
-    Raises InvalidRequest for what cannot be taken, and what `read_recorded` raises.
+    Raises InvalidRequest if results cannot be taken, and the errors of `read_recorded`.
     """
     key = ExecutionKey(request.tenant, policy.request_id)
     record = await read_recorded(journal, key, has_ended=True)
@@ -56,9 +56,9 @@ async def take_recorded(
 
 
 async def take_again(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> Taken | None:
-    """Return what an interrupted execution takes from a record; None for one that is no replay.
+    """Return the recorded results that an interrupted replay uses; None for any other execution.
 
-    Raises PreconditionFailed when the recorded execution is gone.
+    Raises PreconditionFailed if the recorded execution is gone.
     """
     if request.replay is None:
         return None

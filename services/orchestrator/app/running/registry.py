@@ -15,9 +15,9 @@ MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the 
 
 
 class Registry:
-    """Executions by key, up to limits of their number and bytes, in all, of each tenant and of each subject.
+    """Executions by key, limited in number and bytes: in total, per tenant and per subject.
 
-    A limit of 0 is none. A key is taken at once, so that whoever comes next with it waits.
+    A limit of 0 is unlimited. A key is taken at once, so that later requests with the same key wait.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Registry:
 
     @property
     def has_room_for_others(self) -> bool:
-        """Whether so little runs that work which nobody waits for may be added."""
+        """Whether less than half of the capacity is used, so that deferrable work may start."""
         return 2 * self.count < self._max_running and 2 * self._used_bytes < self._max_bytes
 
     @property
     def unrecorded(self) -> list[ExecutionKey]:
-        """Keys of executions that ended here, and of which the journal does not know that."""
+        """Keys of executions that ended here without a record of it in the journal."""
         return sorted(self._unrecorded)
 
     def mark_recorded(self, keys: Iterable[ExecutionKey]) -> None:
@@ -68,7 +68,7 @@ class Registry:
 
     @contextmanager
     def counted(self, account: Account, size_bytes: int) -> Iterator[None]:
-        """Count work that is not an execution among what runs. Raises Overloaded when as much runs as may."""
+        """Count work that is not an execution against the limits. Raises Overloaded at a limit."""
         self.check_room(account, size_bytes)
         self._others += 1
         self._count_of.update(account.payers)
@@ -81,7 +81,7 @@ class Registry:
 
     @contextmanager
     def held(self, account: Account, size_bytes: int) -> Iterator[None]:
-        """Count the bytes of a request that a call holds beside what runs. Raises Overloaded when they are too many."""
+        """Count the bytes of a request that a call holds outside the executions. Raises Overloaded at a limit."""
         if size_bytes:
             self.check_bytes(account, size_bytes)
         self._hold(account, size_bytes)
@@ -114,7 +114,7 @@ class Registry:
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
 
     async def get(self, key: ExecutionKey) -> Execution | None:
-        """Return what runs under a key, once it is admitted."""
+        """Return the execution of a key once it is admitted; None without an execution."""
         while (found := self._running.get(key)) is not None and not found.admission.done():
             await asyncio.wait([found.admission])
         return found
@@ -127,9 +127,7 @@ class Registry:
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
                 retry_after_s=1.0,
             )
-        if (
-            execution.key in self._unrecorded
-        ):  # the journal says that it runs, and whoever follows it would wait for ever
+        if execution.key in self._unrecorded:  # the journal says that it runs, so a follower would wait indefinitely
             raise Unavailable(
                 f"execution {execution.key.request_id!r} was interrupted, and the journal does not know that yet",
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
@@ -141,7 +139,7 @@ class Registry:
         self._hold(execution.account, execution.size_bytes)
 
     def recount(self, execution: Execution, size_bytes: int, account: Account) -> None:
-        """Count an execution whose request was read after it was added."""
+        """Update the count of an execution after its request was read."""
         self._hold(account, size_bytes)
         self._hold(execution.account, -execution.size_bytes)
         execution.size_bytes = size_bytes
@@ -150,7 +148,7 @@ class Registry:
         execution.account = account
 
     def remove(self, execution: Execution, *, is_recorded: bool) -> None:
-        """Free the key of an execution, whose end or refusal the journal knows or does not."""
+        """Free the key of an execution; `is_recorded` says whether the journal knows its end or refusal."""
         del self._running[execution.key]
         self._uncount(execution.account)
         self._hold(execution.account, -execution.size_bytes)

@@ -14,11 +14,11 @@ from services.orchestrator.core.text_size import encoded_bound
 
 
 def sendable(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
-    """Return the outcome of an input and the input, or those of a failure where the response is too large.
+    """Return the outcome and the input, or those of a failure if the response is too large.
 
-    A message that is too large to be sent would break the stream at its end, and again whenever somebody asks for the
-    response. So the execution fails instead, with a response without texts. Where the request is kept, ListSteps has
-    what earlier steps gave; otherwise the texts are not kept.
+    A message too large to send would break the stream at its end, and every later request for the response. So the
+    execution fails instead, with a response without texts. ListSteps still has the results of earlier steps if the
+    request is kept; otherwise the texts are lost.
     """
     finish = outcome.command
     if not isinstance(finish, Finish):

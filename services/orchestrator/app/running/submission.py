@@ -9,13 +9,13 @@ from services.orchestrator.core.model.request import KeptRequest, Request
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request, what its payload must be equal to under the same id, and how large it is.
+    """A request, its fingerprint and its size.
 
     Attributes:
-        fingerprint: Of the payload.
-        size_bytes: As it was encoded.
-        has_new_id: Whether its id was made for it, so that nothing else can have it.
-        kept: What of it is kept with the execution; None for nothing.
+        fingerprint: Hash of the payload, which must match under the same id.
+        size_bytes: The encoded size.
+        has_new_id: Whether the id was generated for this request, so that it cannot exist yet.
+        kept: The part of the request kept with the execution; None to keep nothing.
     """
 
     request: Request

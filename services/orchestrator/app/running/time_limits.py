@@ -9,20 +9,20 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.core.model.request import Request
 
-# A caller ends its call by its own clock, and its gRPC may have rounded the time that it told us up to three digits.
+# A caller ends its call by its own clock, and its gRPC may have rounded the deadline up to three digits.
 DEADLINE_SLACK_S = 0.05
 DEADLINE_ROUNDING_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """How long an execution may still take, and what it is told when that is over."""
+    """Remaining time, and the failure reported at the timeout."""
 
     left_s: float
     reason: str
 
     def after(self, spent_s: float) -> TimeLimits:
-        """Return what is left after some time."""
+        """Return the limits after some time was spent."""
         return replace(self, left_s=self.left_s - spent_s)
 
     @property

@@ -1,4 +1,4 @@
-"""Turns of one conversation follow each other, also when several orchestrators take them."""
+"""Runs the turns of a conversation one after the other, even across several orchestrators."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from services.orchestrator.ports.journal import Conversations
 
 POLL_S = 0.05
 LOOK_S = 1.0
-MAX_WAITING = 16  # turns of one session; they count among what runs
+MAX_WAITING = 16  # turns of one session; they count against the limits of the registry
 
 
 class ConcurrentTurns(StrEnum):
-    """What a turn does that comes while another of its session runs."""
+    """The policy for a turn that arrives while another turn of its session runs."""
 
     WAIT = "wait"
     ABORT = "abort"
 
 
 class _Line:
-    """Those of this process who want one session's turn, in the order of coming."""
+    """The executions of this process that wait for a session's turn, in order of arrival."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -43,7 +43,7 @@ class Turns:
     def join(self, request: Request, *, is_limited: bool = True) -> bool:
         """Queue for the session's turn, until `leave`; returns True if a busy session must be refused.
 
-        Raises Aborted when so many wait already that one more would wait too long.
+        Raises Aborted if the line is already too long.
         """
         if not _is_turn(request):
             return False
@@ -66,9 +66,9 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, request: Request, *, is_resumed: bool = False) -> AsyncIterator[None]:
-        """Wait for the session's turn, in the order of coming; the end of the execution gives it back.
+        """Wait for the session's turn, in order of arrival; the end of the execution gives it back.
 
-        An execution that `is_resumed` and has the turn still waits for nobody: those in the line wait for it.
+        An execution that `is_resumed` and still has the turn does not wait, as the line waits for it.
         """
         key = request.session_key
         if not _is_turn(request) or (is_resumed and await self._journal.has_turn(key, request.request_id)):
@@ -80,7 +80,7 @@ class Turns:
             yield
 
     async def _wait_for_other(self, key: SessionKey, request_id: str) -> None:
-        """Wait for a turn that another process has. Nobody tells of an interrupted one whose time is over."""
+        """Wait for a turn that another process has. An expired interrupted turn sends no notification, so poll."""
         with self._journal.watching(key) as session:
             while not await self._journal.take_turn(key, request_id):
                 await session.wait(POLL_S, limit_s=LOOK_S)

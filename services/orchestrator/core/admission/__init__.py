@@ -1,1 +1,1 @@
-"""What a request may spend, and which variant of an experiment it gets."""
+"""Budgets and experiment variants of requests."""

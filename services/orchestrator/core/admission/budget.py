@@ -1,10 +1,10 @@
-"""Budgets of tenants and of their callers: what a period may cost, and how it is spent without asking each time.
+"""Budgets of tenants and of their callers: limits per period, spent without a database query for each inference.
 
-Theory of operation. The journal's database has one row for each budget, with what was granted of it. An orchestrator is
-granted a part of the budget, larger than it needs at the moment, and keeps it in a purse. Before each inference it
-reserves the worst case in the purse; afterwards it settles what was really used. Only an empty purse asks the database
-again. What is granted counts as used until it is given back, so neither a number of orchestrators nor a crash can spend
-more than the budget: an orchestrator that dies takes the rest of its purse along until the period ends.
+Theory of operation. The journal's database has a row for each budget, with the amount granted from it. An orchestrator
+gets a grant larger than its present need, and keeps it in a purse. Before each inference it reserves the worst case in
+the purse; afterwards it settles the actual usage. Only an empty purse queries the database again. A grant counts as
+used until it is given back, so neither several orchestrators nor a crash can overspend the budget: if an orchestrator
+dies, the rest of its purse is lost until the period ends.
 
 Source: the escrow method, P. O'Neil, "The Escrow Transactional Method", ACM TODS 1986.
 """
@@ -26,7 +26,7 @@ from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 
-DEFAULT_OUTPUT_TOKENS = 2048  # the inference service's limit for a request that sets none
+DEFAULT_OUTPUT_TOKENS = 2048  # the inference service's default limit
 TEMPLATE_TOKENS = 1024  # a chat template adds at most so many to a conversation
 MESSAGE_TOKENS = 32  # a chat template adds at most so many to each message and tool
 GRANT_FACTOR = 32  # a grant lasts for so many worst cases
@@ -59,7 +59,7 @@ class Period(StrEnum):
                 return datetime.fromtimestamp(0, UTC)
 
     def end_of(self, now: datetime) -> datetime | None:
-        """Return when the period of a moment ends; None for never."""
+        """Return the end of the period that contains a moment; None if it never ends."""
         start = self.start_of(now)
         match self:
             case Period.MINUTE:
@@ -96,7 +96,7 @@ class Amount:
         return Amount(self.tokens // 2, self.micro_usd // 2)
 
     def covers(self, other: Amount) -> bool:
-        """Tell whether neither tokens nor money are less than another's."""
+        """Return whether both the tokens and the cost are at least those of another amount."""
         return self.tokens >= other.tokens and self.micro_usd >= other.micro_usd
 
     def at_least(self, other: Amount) -> Amount:
@@ -113,10 +113,10 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What an account may spend in a period; None is no limit.
+    """The amount that an account may spend in a period; None is unlimited.
 
-    `granted` counts since `period_start`. Times are seconds since 1970; `made_at` tells it from an earlier budget of
-    the account, whose grants do not come back to this one.
+    `granted` counts since `period_start`. Times are seconds since 1970; `made_at` distinguishes this budget from an
+    earlier budget of the account, so that grants of the earlier budget are not given back to this budget.
     """
 
     account: Account
@@ -129,17 +129,18 @@ class Budget:
 
     @property
     def identity(self) -> tuple[float, float]:
-        """What a grant belongs to: this budget, and this period of it."""
+        """The identity of this budget and period, to which a grant belongs."""
         return self.made_at, self.period_start
 
     def left(self) -> Amount:
-        """Return what may still be granted; a large amount where there is no limit."""
+        """Return the amount that may still be granted; a very large amount without a limit."""
         return Amount(_left(self.max_tokens, self.granted.tokens), _left(self.max_micro_usd, self.granted.micro_usd))
 
     def grant(self, least: Amount) -> Amount | None:
-        """Return what is granted to one who needs `least` now; None for too little.
+        """Return a grant that covers `least`; None if too little is left.
 
-        It is more while there is enough, but no more than half of the rest: others want to spend too.
+        The grant is larger than `least` if possible, but at most half of the rest, to leave some for other
+        orchestrators.
         """
         left = self.left()
         if not left.covers(least):
@@ -157,7 +158,7 @@ def _left(limit: int | None, granted: int) -> int:
 
 
 class Purse:
-    """What an orchestrator holds of one period of an account's budget; `budget` is the identity of both."""
+    """An orchestrator's grants from one period of an account's budget; `budget` identifies the budget and period."""
 
     def __init__(self, budget: tuple[float, float]) -> None:
         self.budget = budget
@@ -168,11 +169,11 @@ class Purse:
 
     @property
     def is_low(self) -> bool:
-        """Whether it is time to ask for more, so that nobody has to wait for it."""
+        """Whether a new grant should be requested now, so that inferences do not have to wait for it."""
         return not self.free.covers(self._low)
 
     def put(self, granted: Amount) -> None:
-        """Add what was granted."""
+        """Add a grant."""
         self.free += granted
         self._low = granted.half()
 
@@ -181,7 +182,7 @@ class Purse:
         self._low = NOTHING
 
     def missing(self, amount: Amount) -> Amount:
-        """Return what is needed beside the purse to reserve an amount, a debt included."""
+        """Return the amount that the purse lacks to reserve an amount, including a debt."""
         return (amount - self.free).at_least(NOTHING)
 
     def reserve(self, amount: Amount) -> bool:
@@ -194,12 +195,12 @@ class Purse:
         return True
 
     def settle(self, amount: Amount, used: Amount) -> None:
-        """Put back what of a reserved amount was not used; what was used beyond it is missing later."""
+        """Put back the unused part of a reserved amount; usage beyond it becomes a debt."""
         self.reserved -= amount
         self.free += amount - used
 
     def take_free(self) -> Amount:
-        """Empty the purse of what is not reserved, and return it."""
+        """Take the unreserved amount out of the purse and return it."""
         free, self.free = self.free, NOTHING
         return free
 
@@ -221,7 +222,7 @@ def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, con
 
 
 def decision_bound(command: Decide, prices: Prices | None, context_window: int) -> Amount:
-    """Return the most that decisions can use: each question is a prompt of its own after what they have in common.
+    """Return the most that decisions can use: each question is a separate prompt after the common prefix.
 
     The template ends the user's message and begins the answer after each question. Nothing is decoded.
     """
@@ -234,7 +235,7 @@ def decision_bound(command: Decide, prices: Prices | None, context_window: int) 
 
 
 def texts_bound(texts: Sequence[str], prices: Prices | None, query: str = "") -> Amount:
-    """Return the most that texts can use which a model reads one by one, each with the query beside it."""
+    """Return the most that texts can use if a model reads them one by one, each with the query."""
     beside = len(query.encode()) + MESSAGE_TOKENS
     prompt = sum(len(text.encode()) + beside for text in texts)
     return amount_of(TokenUsage(prompt_tokens=prompt), prices)
@@ -247,7 +248,7 @@ def judge_bound(text: str, intent: str) -> TokenUsage:
 
 
 def amount_of(usage: TokenUsage, prices: Prices | None) -> Amount:
-    """Return what a usage takes of a budget; money is rounded up, and nothing without prices."""
+    """Return the amount that a usage takes from a budget; cost is rounded up, and 0 without prices."""
     cost = cost_usd(usage, prices) or 0.0
     return Amount(usage.prompt_tokens + usage.output_tokens, ceil(cost * MICRO))
 

@@ -1,12 +1,12 @@
-"""Experiments: the variant that a request gets, and the request that it becomes.
+"""Experiments: the variant of a request, and the request changed by it.
 
-A session is drawn by weighted rendezvous hashing: each variant has a time that is exponentially distributed with its
-share as the rate, from a SHA-256 of the experiment, the variant and the session, and the earliest variant wins.
+A session's variant is drawn by weighted rendezvous hashing: each variant gets an exponentially distributed time with
+its share as the rate, from a SHA-256 of the experiment, the variant and the session, and the earliest variant wins.
 
 Invariants:
     1. The same session gets the same variant, at every orchestrator and after every restart.
-    2. The probability of a variant is its part of all shares.
-    3. Where one share grows against all others, sessions move to that variant alone; where one shrinks, from it alone.
+    2. The probability of a variant is its share divided by the sum of all shares.
+    3. If one share grows relative to the others, sessions move only to that variant; if it shrinks, only from it.
     4. Experiments draw independently of one another.
 
 Source: Moulton, Jiang: Maximally Consistent Sampling and the Jaccard Index of Probability Distributions, 2018.
@@ -29,9 +29,9 @@ _Named = TypeVar("_Named")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant, its share in percent, and what it puts in place of the request's own; empty and None change nothing.
+    """A variant, its share in percent, and its replacements for the request's settings; empty and None change nothing.
 
-    `prompt` is a prompt template, which gets the variables of the request's.
+    `prompt` is a prompt template, which receives the variables of the request's template.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Experiment:
     tenants: frozenset[str] = frozenset()
 
     def find_mismatch(self, request: Request) -> str:
-        """Return the field because of which the experiment is not about a request; empty when it is."""
+        """Return the field that excludes a request from the experiment; empty if the experiment applies."""
         template = request.prompt.template
         matches = {
             "tenant": not self.tenants or request.tenant in self.tenants,
@@ -78,11 +78,11 @@ class Experiments:
     may_use: Callable[[str, str], bool] = lambda _tenant, _model: True
 
     def place(self, request: Request) -> Request:
-        """Return a request with its variant: the one that it names, else that of the first experiment about it.
+        """Return a request with its variant: the named variant, or else a variant of the first experiment that applies.
 
-        A tenant that may not use the model of each variant takes no part, so that the groups stay alike; nor does a
-        replay, which may have that of the record. Raises InvalidRequest (CONFIG_INVALID) for a variant that the request
-        names and cannot have.
+        A tenant that may not use every variant's model takes no part, so that the groups stay comparable; nor does a
+        replay, which may have the recorded variant. Raises InvalidRequest (CONFIG_INVALID) for a named variant that
+        does not exist or apply.
         """
         if request.variant is not None:
             return request
@@ -112,12 +112,12 @@ class Experiments:
 
 
 def unit_of(request: Request) -> str:
-    """Return what is drawn: the session, or the request where there is none, of its tenant."""
+    """Return the unit of the draw: the tenant with the session, or with the request if there is no session."""
     return f"{request.tenant}\0{request.session_id or request.request_id}"
 
 
 def draw(experiment: Experiment, unit: str) -> Variant:
-    """Return the variant of a unit; one without a share is never drawn."""
+    """Return the variant of a unit; a variant without a share is never drawn."""
     drawn = [variant for variant in experiment.variants if variant.share > 0]
     return min(drawn, key=lambda variant: _time_of(experiment, variant, unit))
 
@@ -131,9 +131,9 @@ def with_variant(request: Request, experiment: Experiment, variant: Variant) -> 
 
 
 def as_recorded(request: Request, recorded: Request) -> Request:
-    """Return the request of a replay with the variant that the recorded one got, but where its caller changed it.
+    """Return a replay's request with the recorded variant, except for settings that its caller changed.
 
-    The variant need not be in the file any more. A caller that names another one, or takes no part, has none of it.
+    The variant may be gone from the file. A caller that names another variant, or opts out, gets the request unchanged.
     """
     was, choice = recorded.base, request.choice
     if was is None or not choice.takes_part or choice.named not in (None, recorded.variant):

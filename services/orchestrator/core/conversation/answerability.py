@@ -16,10 +16,10 @@ YES_OR_NO: Final = ("Yes", "No")
 
 
 def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Message, ...]:
-    """Return the conversation that asks whether chunks have the answer to a question.
+    """Return the conversation that asks whether chunks contain the answer to a question.
 
-    The chunks come first, as in the prompt of the answer, which can then share their computation. They are quoted in
-    any role: a chunk must not answer in place of the model.
+    The chunks come first, as in the prompt of the answer, which can then share the prefix. They are quoted in any
+    role, so that a chunk cannot answer in place of the model.
     """
     yes, no = YES_OR_NO
     asked = (
@@ -30,7 +30,7 @@ def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Mess
 
 
 def refusal_of(request: Request, probability: float | None) -> Failure | None:
-    """Return why a request is refused whose chunks have the answer with this probability; None for no refusal.
+    """Return the failure if the chunks are too unlikely to contain the answer; None if the request may proceed.
 
     A probability of None is unknown.
     """

@@ -16,14 +16,14 @@ _UNICODE_ESCAPE_CHARS = 5  # u and four digits
 
 
 def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
-    """Tell whether the quote of a claim is whole words of the chunk that it names."""
+    """Return whether a claim quotes whole words of the chunk that it names."""
     return 1 <= claim.source <= len(chunks) and find_quote(claim.quote, chunks[claim.source - 1].content) >= 0
 
 
 def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -> Failure | None:
-    """Return why no answer can be given about these chunks: none can be quoted, and the model may not abstain.
+    """Return the failure if no chunk can be quoted and the model may not abstain; None otherwise.
 
-    Without chunks the answer is an abstention all the same.
+    Without chunks the answer is an abstention in any case.
     """
     if policy is None or policy.may_abstain or not chunks or can_be_quoted([chunk.content for chunk in chunks], policy):
         return None
@@ -35,9 +35,9 @@ def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -
 
 
 def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
-    """Return the citations of claims whose quotes are whole words of the chunks that they name.
+    """Return the citations of claims that quote whole words of the chunks they name.
 
-    A place counts the document's characters, or the chunk's where it has no location.
+    A place counts characters of the document, or of the chunk if it has no location.
     """
     return tuple(_citation_of(claim, chunks[claim.source - 1], guarantee) for claim in claims)
 
@@ -58,16 +58,16 @@ def _citation_of(claim: Claim, chunk: Chunk, guarantee: Guarantee) -> Citation:
 
 
 class CitedText:
-    """Reads an answer's JSON piece by piece, and gives its text for people as far as it is known.
+    """Parses an answer's JSON piece by piece, and returns its readable text as soon as it is known.
 
-    The pieces together are what `text_of` gives for the whole answer. Other text than such JSON gives nothing.
+    Joined, the pieces equal `text_of` for the whole answer. Any other text yields nothing.
     """
 
     def __init__(self) -> None:
         self._key = ""
         self._is_value = False  # a colon came last
         self._string: str | None = None  # the characters of the current string, decoded
-        self._escape: str | None = None  # an escape whose end has not come, without its first backslash
+        self._escape: str | None = None  # an incomplete escape, without its first backslash
         self._word = ""  # the characters of a number or of a literal
         self._source = ""  # of the current claim
         self._has_text = False  # of the current claim
@@ -112,7 +112,7 @@ class CitedText:
         self._string = None
 
     def _mark(self) -> Iterator[str]:
-        """Give the number of a claim's source once its text and its source are known, in whatever order they come."""
+        """Yield the number of a claim's source once both its text and its source are known."""
         if self._has_text and self._source:
             yield f" [{self._source}]"
             self._source, self._has_text = "", False
@@ -126,7 +126,7 @@ class CitedText:
             yield NOT_IN_SOURCES
 
     def _add(self, text: str | None) -> Iterator[str]:
-        """Add characters to the current string; None for an escape without its end."""
+        """Add characters to the current string; None for an incomplete escape."""
         if text is None or self._string is None:
             return
         self._escape = None
@@ -137,7 +137,7 @@ class CitedText:
 
 
 def _decoded(escape: str) -> str | None:
-    """Return the character of an escape without its first backslash; None while its end has not come."""
+    """Return the character of an escape, given without its first backslash; None while it is incomplete."""
     needed = 1
     if escape[0] == "u":
         needed = _UNICODE_ESCAPE_CHARS

@@ -67,7 +67,7 @@ class Summary:
 def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[int, ...]:
     """Return the positions at which the history may be cut, ascending, from 0.
 
-    The last cut keeps nothing; it is missing when the new turn does not begin with a question.
+    The last cut keeps nothing; it is missing if the new turn does not begin with a question.
     """
     messages = [*history, *(message for message in new_turn if message.role is not Role.SYSTEM)]
     cuts = [0]
@@ -83,20 +83,20 @@ def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[in
 
 
 def _begins_turn(messages: Sequence[Message], position: int, end: int) -> bool:
-    """Tell whether a stored turn begins at a position, or the new turn does, at the `end` of the history."""
+    """Return whether a stored turn begins at a position, or the new turn at the `end` of the history."""
     if not 0 < position <= end or messages[position].role is not Role.USER:
         return False
     return position == end or messages[position - 1].role is not Role.USER
 
 
 def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int = 0) -> int:
-    """Return the cut for a limit: none when all fits, else the previous cut if it still holds, else at half the limit.
+    """Return the cut for a limit: the first if all fits, else the previous if it still fits, else at half the limit.
 
     Args:
         cuts: The positions for a cut; the first is the present beginning of the history.
         sizes: The size of each message of the history, in the limit's unit.
         limit: The largest size to keep.
-        before: The position of the previous cut, 0 without one.
+        before: The position of the previous cut, 0 without a previous cut.
     """
     fitting = cut_by_size(cuts, sizes, limit)
     if fitting in (cuts[0], cuts[-1]):
@@ -132,14 +132,14 @@ def counted_text(message: Message) -> str:
 
 
 def with_images(texts: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the tokens of messages from those of their texts; those of an image are estimated."""
+    """Return the tokens of messages, given the tokens of their texts; the tokens of images are estimated."""
     return tuple(
         tokens + images.ESTIMATED_TOKENS * len(message.images) for tokens, message in zip(texts, messages, strict=True)
     )
 
 
 def byte_count(message: Message) -> int:
-    """Return the bytes of a message's text, which bound its tokens, and the bound of its images' tokens."""
+    """Return an upper bound for a message's tokens: the bytes of its text, and the most tokens of its images."""
     texts = [message.content, message.reasoning, message.name, message.tool_call_id]
     texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments_json)]
     return sum(len(text.encode()) for text in texts) + images.MOST_TOKENS * len(message.images)
@@ -170,7 +170,7 @@ def summary_room(window: int) -> int:
 
 
 def remembered(summary: Summary | None, kept: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation that the model sees: the summary of the evicted messages, then the kept ones."""
+    """Return the history that the model sees: the summary of the evicted messages, then the kept messages."""
     if summary is None or not summary.text:
         return tuple(kept)
     return (Message(Role.USER, content=f"{SUMMARY_HEADING}\n\n{fenced(summary.text)}"), *kept)

@@ -88,7 +88,7 @@ def schema_prompt(request: Request) -> str:
 
 
 def is_schema_left_out(output: OutputContract) -> bool:
-    """Tell whether a schema is too large to be shown unless the request says so."""
+    """Return whether a schema is too large to be shown by default."""
     is_auto = output.schema_in_prompt is SchemaInPrompt.AUTO
     return (
         is_auto and output.decoder_constraint and len(_shown(output.shown_schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
@@ -112,9 +112,9 @@ def _shown(schema_json: str) -> str:
 
 
 def context_message(request: Request, retrieved: Message | None, tools: Sequence[ToolDefinition]) -> Message | None:
-    """Add the offered tools and the output schema to the retrieved context, where the policy includes them.
+    """Return the retrieved context with the offered tools and the output schema, where the policy includes them.
 
-    They come without retrieved context too. Returns None for an empty message.
+    They are shown even without retrieved context. Returns None for an empty message.
     """
     role = Role.USER
     if request.context is not None:
@@ -156,7 +156,7 @@ def with_prepared(request: Request, prepared: Prepared) -> Request:
 
 
 def feedback_message(violations: Sequence[str]) -> Message:
-    """Return the message that tells the model its violations."""
+    """Return the message that lists the violations for the model."""
     lines = ["Your answer is not right:", *(f"- {violation}" for violation in violations[:20])]
     lines.append("Answer again, and give only the corrected answer.")
     return Message(Role.USER, content="\n".join(lines))
@@ -168,7 +168,7 @@ def answer_now_message() -> Message:
 
 
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
-    """Return the user's last message, for which context is retrieved; empty without one."""
+    """Return the user's last message, the query for retrieval; empty without a user message."""
     for message in reversed((*history, *request.messages)):
         if message.role is Role.USER:
             return message.content

@@ -1,9 +1,9 @@
 """Templates of system prompts: text with `{{ name }}`, `{{ session.key }}` and `{% if name %}`, and nothing else.
 
-They are Jinja templates cut down to what is bounded: no loops, calls, filters or attributes, so rendering takes time
-linear in the template and runs nothing. Values are text and go in as they are, even if they look like a template. Every
-variable must be given, also in a branch that is not taken. The values of `session` come from the conversation's state:
-a condition on a missing value is false, and a text with a missing value is an error.
+They are a bounded subset of Jinja: no loops, calls, filters or attributes, so rendering takes linear time and executes
+no code. Values are inserted as plain text, even if they look like a template. Every variable must be given, even in a
+branch not taken. The values of `session` come from the conversation's state: a condition on a missing value is false,
+and inserting a missing value is an error.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class PromptTemplate:
         self.names = frozenset(node.name for node in tree.find_all(nodes.Name)) - keys.keys()
 
     def render(self, variables: Mapping[str, str], session: Mapping[str, str] = _NO_STATE) -> str:
-        """Return the text; the variables must be exactly those of `names`, `session` has the values of a conversation.
+        """Render the template; the variables must match `names` exactly, `session` has the conversation's values.
 
-        Values of a session are JSON documents: a string is put in as its text, anything else as its JSON. In a
-        condition false, null, zero and what is empty are false.
+        Session values are JSON documents: a string is inserted as its text, any other value as JSON. In a condition,
+        false, null, zero and empty values are false.
         """
         if missing := sorted(self.names - variables.keys()):
             raise PromptTemplateError(f"variable {missing[0]!r} is missing")

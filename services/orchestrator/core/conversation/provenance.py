@@ -1,4 +1,4 @@
-"""Tells who wrote the texts that a run works on, so that no tool is called with a stranger's words."""
+"""Tracks the authors of a run's texts, so that tools are not called with untrusted text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def provenance_of(request: Request, prepared: Prepared) -> Provenance:
     known = Provenance()
     known.trust(prepared.system_prompt)
     history = prepared.history
-    if len(history) > prepared.history_end - prepared.history_start:  # a summary comes first, which may repeat anybody
+    if len(history) > prepared.history_end - prepared.history_start:  # a leading summary may repeat any author
         known.distrust(history[0].content, _SUMMARY)
         history = history[1:]
     known.add_history((*history, *request.messages))

@@ -1,4 +1,4 @@
-"""The prompts by which a model writes further queries of a retrieval, and the reading of its answers."""
+"""The prompts with which a model writes additional retrieval queries, and the parsing of its output."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class QueryPrompt:
 
     Attributes:
         messages: Its prompt.
-        max_tokens: Its most output tokens.
+        max_tokens: Its output limit.
         schema_json: The JSON Schema of its output; empty for plain text.
-        read: Returns the queries that an output has, also one that was cut.
+        read: Returns the queries in an output, including a truncated output.
     """
 
     messages: tuple[Message, ...]
@@ -63,8 +63,8 @@ def _document_prompt(question: str) -> QueryPrompt:
     """Return the prompt for a hypothetical document that answers a question (HyDE).
 
     Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels" (2022): the document may be wrong, but its
-    embedding is near those of texts that answer. The paper takes the mean of the embeddings of several
-    documents and the question; here there is one document, and its order is fused with that of the question.
+    embedding is close to the embeddings of texts that answer the question. The paper averages the embeddings of several
+    documents and the question; here the ranking by one document is fused with the ranking by the question.
     """
     return QueryPrompt(_asked(_DOCUMENT, question), MAX_DOCUMENT_TOKENS, "", read_document)
 
@@ -84,7 +84,7 @@ def read_wordings(output: str) -> tuple[str, ...]:
 
 
 def read_document(output: str) -> tuple[str, ...]:
-    """Return the document that an output is, none for an empty one."""
+    """Return the document in an output; empty for an empty output."""
     document = output.strip()
     if not document:
         return ()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.scoring import coverage_of
 
-FRACTIONS = frozenset({"keyword"})  # score kinds that are the fraction of a query found, in [0, 1]
+FRACTIONS = frozenset({"keyword"})  # score kinds that measure the matched fraction of a query, in [0, 1]
 
 
 def retrieval_confidence(query: str, chunks: Sequence[Chunk]) -> float | None:
-    """Return the mean of scores that are fractions, else the fraction of query terms found; None without chunks.
+    """Return the mean score if all scores are fractions, else the fraction of query terms found; None without chunks.
 
     Other scores have no scale: BM25 is unbounded, a cosine may be negative, and reciprocal ranks only give an order.
     """

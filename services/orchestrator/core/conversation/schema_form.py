@@ -32,7 +32,7 @@ class _NoFormError(Exception):
 
 
 def form_of(schema: Any) -> str | None:
-    """Return the form of a schema of an object or an array; None where a form cannot show it all."""
+    """Return the form of an object or array schema; None if the form cannot express the whole schema."""
     if not isinstance(schema, dict) or not schema.keys() & {"properties", "items"}:
         return None
     try:
@@ -101,7 +101,7 @@ class _Writer:
 
 
 def _alternatives_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the schemas of a union; None for a schema of one type."""
+    """Return the schemas of a union; None if the schema is not a union."""
     for union in ("anyOf", "oneOf"):
         if union in schema:
             found: list[Any] = schema[union]
@@ -121,7 +121,7 @@ def _comment_of(schema: Any) -> str:
 
 
 def _target_of(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return the target of a reference within the document, which may be a reference itself."""
+    """Return the target of a reference within the document; the target may be another reference."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         raise _NoFormError
     found: Any = root

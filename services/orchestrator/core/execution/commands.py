@@ -37,10 +37,10 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Ask the model, for a `retry` above 0 after its wait. A `text_prompt` is asked in place of messages.
+    """Run an inference; a `retry` above 0 waits first. `text_prompt` replaces the messages.
 
-    With `is_streamed` the caller gets the text as it comes, and calls of `client_tools` in any case. `max_tokens` 0 and
-    `temperature` None stand for the hints.
+    With `is_streamed` the text streams to the caller; calls of `client_tools` always do. `max_tokens` 0 and
+    `temperature` None use the hints.
     """
 
     messages: tuple[Message, ...]
@@ -58,7 +58,7 @@ class Infer:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Ask the model for the replicas of one prompt, each enforced as it ends."""
+    """Run the replicas of one prompt, each enforced as it ends."""
 
     messages: tuple[Message, ...]
     engine_text: str
@@ -70,7 +70,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Ask the model how probable the labels of each question are; `calibration` is a name, empty for none."""
+    """Score the labels of each question with the model; `calibration` is a name, empty for no calibration."""
 
     messages: tuple[Message, ...]
     questions: tuple[AskedQuestion, ...]
@@ -79,7 +79,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Run the calls of one model turn; they are independent of each other."""
+    """Run the calls of one round, which are independent of each other."""
 
     calls: tuple[ToolCall, ...]
 
@@ -106,7 +106,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Deliver the response; the conversation gains the messages of `turn`, none if the turn failed."""
+    """Deliver the response and add the messages of `turn` to the conversation; `turn` is empty if the turn failed."""
 
     response: Response
     turn: tuple[Message, ...] = ()
@@ -114,7 +114,7 @@ class Finish:
 
 Command = CheckInput | Prepare | Infer | Sample | Decide | RunTools | Enforce | MakePlan | RunPlan | Finish
 
-# The answer to each command. Failed answers every command but Finish, which has no answer.
+# The answer to each command. Failed answers every command except Finish, which has no answer.
 ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
     {
         CheckInput: InputChecked,

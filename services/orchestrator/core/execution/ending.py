@@ -41,13 +41,13 @@ def ask(run: Run, command: Command) -> Outcome:
 
 
 def complete(run: Run, reason: str) -> Outcome:
-    """End a run with its answer, which is added to a stored conversation."""
+    """End a run with its answer, and add the turn to a stored conversation."""
     response = _with_confidence(run, _with_finish_reason(run, _response(run)))
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
 
 
 def _with_finish_reason(run: Run, response: Response) -> Response:
-    """Fill in the finish reason of a vote or a plan, which have no single output."""
+    """Set the finish reason of a vote or a plan, which have no single output."""
     if response.finish_reason is not None or not run.model:
         return response
     reason = FinishReason.STOP
@@ -68,7 +68,7 @@ def _with_confidence(run: Run, response: Response) -> Response:
 
 
 def abstain(run: Run, reason: str) -> Outcome:
-    """End a run with the answer that the sources have none, which no model gave and nothing checked."""
+    """End a run with an abstention; the answer is not from a model, and not validated."""
     response = replace(_response(run), finish_reason=FinishReason.STOP)
     response = _with_confidence(run, with_abstention(response))
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
@@ -115,7 +115,7 @@ def _response(run: Run) -> Response:
     enforcement = run.best
     if run.handed_over:
         output = run.output
-    if run.streamed is not None or run.handed_over:  # these deliver what was said last, not the best attempt before it
+    if run.streamed is not None or run.handed_over:  # these deliver the latest output, not the best earlier attempt
         enforcement = None
     confidence, source = confidence_of(run.request, enforcement, run.count)
     response = Response(
@@ -182,7 +182,7 @@ def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
 
 
 def _guard_warnings(run: Run) -> tuple[ResponseWarning, ...]:
-    """Return what guards did to the texts of the run, those of discarded attempts included."""
+    """Return the guards' warnings about the texts of the run, including discarded attempts."""
     return (*run.warnings, *(warning for record in run.records for warning in record.warnings))
 
 

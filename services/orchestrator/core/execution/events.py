@@ -1,4 +1,4 @@
-"""The events of an execution: the stored ones of its timeline, and streamed text."""
+"""The events of an execution: the stored events of its timeline, and streamed text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.core.tools.approval import Approval
 
 
 class InferencePurpose(StrEnum):
-    """What an inference is for."""
+    """The purpose of an inference."""
 
     ANSWER = "ANSWER"
     PLAN = "PLAN"
@@ -101,7 +101,7 @@ class ContextRetrieved:
 
 @dataclass(frozen=True, slots=True)
 class ContextWeighed:
-    """The model weighed whether the chunks have the answer; None for what is not known."""
+    """The model weighed whether the chunks contain the answer; unknown values are None."""
 
     min_probability: float
     probability: float | None = None
@@ -197,7 +197,7 @@ class ToolProgressed:
 
 @dataclass(frozen=True, slots=True)
 class InferenceContinued:
-    """A replica was lost, and another one continues its answer after so many tokens."""
+    """A replica was lost, and another replica continues its answer after `tokens` tokens."""
 
     tokens: int
 
@@ -311,7 +311,7 @@ PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work th
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The envelope; `sequence` has no gaps among stored events, and a delta repeats the one before it."""
+    """The envelope; `sequence` has no gaps among stored events, and a text delta repeats the previous sequence."""
 
     correlation: CorrelationContext
     sequence: int

@@ -19,7 +19,7 @@ GuardWarnings = tuple[ResponseWarning, ...]
 
 @dataclass(frozen=True, slots=True)
 class InputChecked:
-    """The guards let a request pass; `texts` are those of the request, in order, if a guard redacted some."""
+    """The guards let a request pass; `texts` are its texts in order if a guard redacted some, else empty."""
 
     texts: tuple[str, ...] = ()
     warnings: GuardWarnings = ()
@@ -28,9 +28,9 @@ class InputChecked:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """An inference ended; `score_usage` is what it took to weigh whether the sources have the answer.
+    """An inference ended; `score_usage` is the usage of weighing whether the sources contain the answer.
 
-    The output is what the guards left of it, and `warnings` are theirs.
+    The output is the guarded output, and `warnings` are the guards' warnings.
     """
 
     output: InferenceOutput
@@ -40,7 +40,7 @@ class Inferred:
 
 @dataclass(frozen=True, slots=True)
 class ToolsRan:
-    """All calls of one model turn ended, in call order."""
+    """All calls of one round ended, in call order."""
 
     records: tuple[ToolCallRecord, ...]
 
@@ -85,10 +85,10 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The questions were weighed.
+    """The questions were scored.
 
-    `logprobs` are the natural logarithms of the probabilities of each question's labels, `model` is the alias that
-    gave them, and `calibration` is what they are scaled by.
+    `logprobs` are the log-probabilities (natural logarithm) of each question's labels, `model` is the alias that
+    scored them, and `calibration` is the calibration that scales them.
     """
 
     logprobs: tuple[tuple[float, ...], ...]

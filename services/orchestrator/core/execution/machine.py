@@ -2,14 +2,14 @@
 
 Theory of operation. `step(run, input)` returns the run after the input and the lifecycle transitions that it made.
 The run has one outstanding command, which the app carries out; its result comes back as the next input. Nothing here
-waits, calls or draws. The handlers of the inputs are in `phases`.
+waits, performs I/O or uses randomness. The handlers of the inputs are in `phases`.
 
 Invariants:
     1. Every transition is in the lifecycle's table.
     2. A live run has one outstanding command and takes its answer (`ANSWER_OF`) or Failed; a terminal run has Finish
        and takes no input.
-    3. Tool calls that ran are in `records`, in order, whatever happens later; none runs twice.
-    4. A response with no failure satisfies its schema, says PARTIAL, or hands calls over.
+    3. Tool calls that ran are in `records`, in order, whatever happens later; no call runs twice.
+    4. A response with no failure satisfies its schema, is marked PARTIAL, or hands over calls.
 """
 
 from __future__ import annotations

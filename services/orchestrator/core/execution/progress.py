@@ -75,12 +75,12 @@ Inner = StoredProgress | CallGivenUp
 class InferenceProgress:
     """The current inference of one machine, and the usage of earlier inferences without an answer.
 
-    Its text is kept in pieces that are joined when somebody reads it: joining what was said to each piece anew would
-    take the square of an answer's length.
+    Its text is kept in pieces and joined when read: joining after every piece would take time quadratic in the length
+    of the answer.
 
     Attributes:
-        lost: Usage of lost or abandoned inferences that no input accounts for.
-        calls: The position among the streamed calls of each call that was streamed, by its position in the turn.
+        lost: Usage of lost or stopped inferences that no input accounts for.
+        calls: The position of each streamed call among the streamed calls, by its position in the turn.
     """
 
     lost: TokenUsage = TokenUsage()
@@ -105,7 +105,7 @@ class InferenceProgress:
         self._reasonings.clear()
 
     def add(self, delta: InferenceDelta, *, keeps_text: bool = True) -> None:
-        """Add what an inference says next, or only what it has cost."""
+        """Add the next piece of an inference, or only its usage."""
         said = self._said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
         self._said = replace(said, usage=delta.usage)
         if keeps_text and delta.content:
@@ -114,7 +114,7 @@ class InferenceProgress:
             self._reasonings.append(delta.reasoning)
 
     def give_up(self) -> InferenceOutput:
-        """Count the current inference among the lost ones, and return its output so far."""
+        """Count the current inference as lost, and return its output so far."""
         given = self.said or InferenceOutput("", FinishReason.ERROR)
         self.said = None
         self.lost += given.usage
@@ -126,13 +126,13 @@ class InferenceProgress:
         return replace(output, usage=output.usage + self.take_lost())
 
     def take_lost(self) -> TokenUsage:
-        """Return what lost inferences cost, which is counted no more."""
+        """Return the usage of lost inferences and reset it."""
         lost, self.lost = self.lost, TokenUsage()
         return lost
 
     @property
     def usage(self) -> TokenUsage:
-        """Usage of the current inference and the lost ones."""
+        """Usage of the current and the lost inferences."""
         if self._said is None:
             return self.lost
         return self.lost + self._said.usage
@@ -161,7 +161,7 @@ class Progress:
             self._end_inference(entry.step, entry.happened)
 
     def answer(self, happened: Input) -> None:
-        """Begin a new account: the outstanding command has its answer. The next one is charged for lost inferences."""
+        """Reset for the next command after an answer; the next command is charged for lost inferences."""
         self.inner.clear()
         self.replicas.clear()
         self.vote_usage = TokenUsage()
@@ -170,7 +170,7 @@ class Progress:
 
     def _end_inference(self, step: str, happened: Input) -> None:
         inference = self.inferences.pop(step, None)
-        if inference is None or isinstance(happened, Failed):  # a failure has what its inference cost
+        if inference is None or isinstance(happened, Failed):  # a failure already contains the usage of its inference
             return
         if inference.usage != TokenUsage():
             self.inferences[step] = InferenceProgress(lost=inference.usage)
@@ -200,13 +200,13 @@ class Progress:
         return tuple(self.replicas[index] for index in sorted(self.replicas))
 
     def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
-        """Return the number of the last run of an infer step's machine, 0 for none, and its inputs."""
+        """Return the number of the last run of an infer step's machine, 0 without a run, and its inputs."""
         nested = list(self._nested(step))
         number = max((one.number for one in nested), default=0)
         return number, tuple(one.happened for one in nested if one.number == number)
 
     def has_called(self, step: str) -> bool:
-        """Tell whether a step of a plan has called a tool that may have run."""
+        """Return whether a step of a plan has called a tool that may have run."""
         unknown = {record.id for record in self.records if record.is_unknown_tool}
         return any(one.step == step and one.call_id not in unknown for one in self.began)
 
@@ -259,7 +259,7 @@ class CallProgress:
         return next((one for one in open_calls if not _is_idempotent(one, tools)), None)
 
     def is_lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> bool:
-        """Tell whether a call may have run and must not run again."""
+        """Return whether a call may have run and must not run again."""
         began = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id == call_id)
         return any(not _is_idempotent(one, tools) for one in began)
 
@@ -295,7 +295,7 @@ def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") 
 
 
 def _stopped(inference: InferenceProgress) -> InferenceOutput | None:
-    """Return the output of a stopped inference with the usage of lost ones; None without any."""
+    """Return the output of a stopped inference with the usage of lost inferences; None if there are neither."""
     said = inference.said
     if said is None and inference.lost == TokenUsage():
         return None

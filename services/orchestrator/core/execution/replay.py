@@ -31,10 +31,10 @@ from services.orchestrator.core.model.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request was admitted, and its plan is checked under these bounds.
+    """A request was admitted; its plan is checked under these bounds.
 
-    `after_sequence` is the last event of an earlier run under the same id, 0 without one. `max_execution_s` is the time
-    limit of the execution, interruptions included; None if an earlier version admitted it.
+    `after_sequence` is the last event of an earlier run under the same id, 0 without an earlier run. `max_execution_s`
+    is the time limit of the execution, including interruptions; None if an earlier version admitted it.
     """
 
     request: Request

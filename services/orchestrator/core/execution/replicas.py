@@ -1,4 +1,4 @@
-"""The replicas of a vote as ballots, as candidates and as one failure."""
+"""Converts the replicas of a vote into votes, candidates or a single failure."""
 
 from __future__ import annotations
 

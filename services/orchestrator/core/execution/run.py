@@ -28,7 +28,7 @@ class DiscardedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The lifecycle moved; `source` is None when the execution was admitted."""
+    """The lifecycle moved; `source` is None at the admission."""
 
     source: State | None
     target: State
@@ -44,7 +44,7 @@ class Run:
     state: State = State.INIT
     outstanding: Command | None = None  # None only inside a step
     attempt: int = 1
-    position: int = 0  # It counts the inputs taken, except those of guards.
+    position: int = 0  # Number of inputs taken, excluding those of guards.
     prepared: Prepared = field(default_factory=Prepared)
     transcript: tuple[Message, ...] = ()  # the messages after those of the request
     turn: tuple[Message, ...] = ()  # the messages of the transcript that a conversation keeps; no discarded attempts
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def command(self) -> Command:
-        """The one command that is outstanding."""
+        """The outstanding command."""
         if self.run.outstanding is None:
             raise AssertionError(f"nothing is outstanding in {self.run.state}")
         return self.run.outstanding

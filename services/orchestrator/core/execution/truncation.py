@@ -16,7 +16,7 @@ CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # A cut answer has a warning with
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
-    """Tell whether a limit or a stop text cut an answer under a contract, so that only a repair could close it."""
+    """Return whether a limit or a stop text cut an answer under a contract, so that only a repair could complete it."""
     if output is None or request.output.is_empty:
         return False
     was_repaired = any(
@@ -63,15 +63,15 @@ def _message_of(output: InferenceOutput, limit: int) -> str:
 
 
 def is_window_full(output: InferenceOutput) -> bool:
-    """Tell whether the prompt and the answer filled the context window."""
+    """Return whether the prompt and the answer filled the context window."""
     usage = output.usage
     return 0 < usage.context_window <= usage.context_tokens
 
 
 def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> int:
-    """Return a higher max_tokens for another attempt; 0 if no higher one would help.
+    """Return a higher max_tokens for another attempt; 0 if a higher limit would not help.
 
-    The request set the limit, the window is full, or the answer has as many bytes as one may have.
+    It does not help if the request set the limit, the window is full, or the answer has reached its size limit.
     """
     usage = output.usage
     is_open = output.finish_reason is FinishReason.LENGTH and not (request.hints.max_tokens or output.max_bytes)

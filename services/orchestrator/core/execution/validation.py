@@ -47,9 +47,9 @@ def report_of(
 
 
 def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Response:
-    """Return a response, whose content is an answer's JSON, with the answer's citations and its text for people.
+    """Return a response with the citations and the readable text of its answer's JSON.
 
-    It has no citations where its chunks do not bear out a claim: nobody checked it.
+    It has no citations if a chunk does not support a claim, since the answer was not validated.
     """
     claims, chunks = read_claims(response.content), run.prepared.cited_chunks
     if claims is None or not all(is_quoted(claim, chunks) for claim in claims):

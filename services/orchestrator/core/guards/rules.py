@@ -1,4 +1,4 @@
-"""The guards of a deployment, in order, and what a caller learns of them: never the text."""
+"""The guards of a deployment, in order, and their reports to callers, which never contain the text."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _PLACES: Mapping[GuardStage, str] = {
 
 
 class GuardAction(StrEnum):
-    """What happens to a text with findings."""
+    """The action on a text with findings."""
 
     BLOCK = "block"
     REDACT = "redact"
 
 
 class OnFailure(StrEnum):
-    """What happens to a text when its guard fails or is late."""
+    """The action on a text if its guard fails or times out."""
 
     CLOSED = "closed"
     OPEN = "open"
 
 
 class GuardOutcome(StrEnum):
-    """What a guard did."""
+    """The outcome of a guard."""
 
     BLOCKED = "BLOCKED"
     REDACTED = "REDACTED"
@@ -45,12 +45,12 @@ class GuardOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuardRule:
-    """A guard, and where and for whom it works; no tenants are all.
+    """A guard, its stages and its tenants; no tenants means all.
 
     Attributes:
         name: Its name in events and errors.
         plugin: The name of its entry point.
-        timeout_s: The longest time of one look at a text, or at a part of one that streams.
+        timeout_s: The longest time for checking a text, or a part of a streamed text.
         options_json: The options of the plug-in, a JSON object.
     """
 
@@ -65,12 +65,12 @@ class GuardRule:
     traits: GuardTraits = field(default_factory=GuardTraits)
 
     def is_for(self, stage: GuardStage, tenant: str) -> bool:
-        """Tell whether it reads the texts of a tenant at a stage."""
+        """Return whether it reads the texts of a tenant at a stage."""
         return stage in self.stages and (not self.tenants or tenant in self.tenants)
 
 
 def guards_request(rules: Sequence[GuardRule], tenant: str) -> bool:
-    """Tell whether any rule reads a tenant's requests, which may have results of tools."""
+    """Return whether any rule reads a tenant's requests, which may contain tool results."""
     return any(rules_for(rules, stage, tenant) for stage in (GuardStage.INPUT, GuardStage.TOOL_RESULTS))
 
 
@@ -81,7 +81,7 @@ def rules_for(rules: Sequence[GuardRule], stage: GuardStage, tenant: str) -> tup
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """What a guard did to the texts of one place; `kinds` has each kind of its findings once."""
+    """A guard's action on the texts of one place; `kinds` lists each kind of finding once."""
 
     guard: str
     stage: GuardStage
@@ -96,7 +96,7 @@ class GuardReport:
 
     @property
     def message(self) -> str:
-        """What happened, for the caller."""
+        """The message for the caller."""
         place = f"the {_PLACES[self.stage]}"
         match self.outcome:
             case GuardOutcome.BLOCKED:
@@ -110,7 +110,7 @@ class GuardReport:
 
     @property
     def failure(self) -> Failure:
-        """The failure of what was blocked; it may pass later if the guard failed."""
+        """The failure of a blocked text; a retry may pass if the guard failed."""
         failed = failure_of(
             ErrorCode.GUARD_BLOCKED,
             self.message,
@@ -120,14 +120,14 @@ class GuardReport:
 
     @property
     def warning(self) -> ResponseWarning:
-        """The warning of a response whose texts passed all the same."""
+        """The warning of a response with texts that passed nevertheless."""
         code = "guard_redacted" if self.outcome is GuardOutcome.REDACTED else "guard_failed"
         return ResponseWarning(code, self.message)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one rule has found so far in the texts of one place."""
+    """The findings of one rule so far in the texts of one place."""
 
     rule: GuardRule
     stage: GuardStage
@@ -138,7 +138,7 @@ class Tally:
         self.kinds.update(kinds)
 
     def report(self, outcome: GuardOutcome) -> GuardReport:
-        """Return what the guard did."""
+        """Return the guard's report."""
         kinds = tuple(sorted(self.kinds))[:MAX_KINDS]
         return GuardReport(self.rule.name, self.stage, outcome, self.kinds.total(), kinds)
 

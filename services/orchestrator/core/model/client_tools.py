@@ -38,7 +38,7 @@ def _check_parameters(tool: ToolDefinition) -> None:
 
 
 def check_results(history: Sequence[Message], turn: Sequence[Message]) -> None:
-    """Raise InvalidRequest where a conversation ends with calls whose results the turn does not begin with."""
+    """Raise InvalidRequest if a conversation ends with calls and the turn does not begin with their results."""
     owed: dict[str, str] = {}
     for message in history:
         if message.role is not Role.TOOL:  # a conversation that went on without the results waits no more

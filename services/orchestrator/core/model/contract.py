@@ -9,7 +9,7 @@ from pagantic_common.domain.text.citations import CitationPolicy, schema_of
 
 
 class SchemaInPrompt(StrEnum):
-    """Whether the model reads the schema; AUTO leaves out a large one."""
+    """Whether the model sees the schema; AUTO leaves out a large schema."""
 
     AUTO = "AUTO"
     ON = "ON"
@@ -36,7 +36,7 @@ class OutputContract:
 
     @property
     def shown_schema_json(self) -> str:
-        """The schema that the model reads: its own, or that of its citations; empty for none."""
+        """The schema shown to the model: its own or the citation schema; empty without a schema."""
         if self.citations is not None:
             return schema_of(self.citations)
         return self.schema_json
@@ -44,7 +44,7 @@ class OutputContract:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on the output: a CEL expression, or the kind and parameters of a built-in one."""
+    """A condition on the output: a CEL expression, or the kind and parameters of a built-in rule."""
 
     name: str
     expression: str = ""

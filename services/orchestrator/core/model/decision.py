@@ -65,7 +65,7 @@ class Decisions:
     calibration: str = ""
 
     def check(self, field: str) -> None:
-        """Raise InvalidRequest, with the name of the field, for questions that cannot be asked."""
+        """Raise InvalidRequest, which names the field, for invalid questions."""
         if not 1 <= len(self.questions) <= MAX_QUESTIONS:
             raise InvalidRequest(f"{field}.questions has {len(self.questions)} entries: 1 to {MAX_QUESTIONS} are taken")
         for name, least in (("min_confidence", self.min_confidence), ("min_label_mass", self.min_label_mass)):
@@ -86,7 +86,7 @@ class Abstention(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The probabilities of a question's options; `label_mass` is what the model gave all of their labels together."""
+    """The probabilities of a question's options; `label_mass` is the model's total probability of their labels."""
 
     kind: QuestionKind
     probabilities: tuple[float, ...]

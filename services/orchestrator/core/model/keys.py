@@ -1,4 +1,4 @@
-"""Keys of what is stored: each begins with the tenant that owns it."""
+"""Keys of stored objects; each begins with the owning tenant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Account(NamedTuple):
 
     @property
     def payers(self) -> tuple[Account, ...]:
-        """The accounts to which its work is charged: itself and its tenant."""
+        """The accounts to which its work is charged: this account and its tenant."""
         if self.subject:
             return self, Account(self.tenant)
         return (self,)
@@ -30,7 +30,7 @@ DEFAULT_ACCOUNT = Account(DEFAULT_TENANT)
 
 
 def account_of(caller: Principal) -> Account:
-    """Return the account to which a caller's work is charged; without identity it is the tenant's."""
+    """Return the account to which a caller's work is charged: the tenant's for a caller without identity."""
     if caller.kind is PrincipalKind.LOCAL:
         return Account(caller.tenant)
     return Account(caller.tenant, caller.subject)

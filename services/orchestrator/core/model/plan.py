@@ -1,8 +1,7 @@
 """Plans, their steps and the values that steps exchange.
 
-A plan in which no step names a dependency is linear: each step waits for the one before it. In any other plan a step
-waits for the steps that it names only. A step works on its input, else on the outputs of its dependencies, else on the
-request.
+A plan is linear if no step names a dependency: each step waits for the step before it. In any other plan a step waits
+only for the steps that it names. A step uses its input, else the outputs of its dependencies, else the request.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # step names are part of ids
 
 
 class StepKind(StrEnum):
-    """What a step does."""
+    """The kind of a step."""
 
     INFER = "infer"
     TOOL = "tool"
@@ -107,7 +106,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
-    """The limits of a plan; `allowed_kinds` None allows all, the deployment has registered `custom_kinds`."""
+    """The limits of a plan; `allowed_kinds` None allows all; `custom_kinds` are registered by the deployment."""
 
     max_steps: int = MAX_STEPS
     allowed_kinds: frozenset[str] | None = None
@@ -136,7 +135,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The end of one step; it has an output or a failure."""
+    """The end of one step, with an output or a failure."""
 
     name: str
     kind: str
@@ -155,7 +154,7 @@ def tools_of(plan: Plan) -> frozenset[str]:
 
 
 def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the dependencies of each step, on whose outputs it works."""
+    """Return the dependencies of each step; their outputs are its inputs."""
     if any(step.depends_on for step in plan.steps):
         return {step.name: step.depends_on for step in plan.steps}
     before = [(), *((step.name,) for step in plan.steps)]

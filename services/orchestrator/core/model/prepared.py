@@ -15,16 +15,16 @@ class Prepared:
     """The parts of the first inference, resolved by PREPARE.
 
     Attributes:
-        system_prompt: Empty for none.
+        system_prompt: The system prompt; may be empty.
         history: Messages before those of the request: a summary may come first, then the stored conversation from
             position `history_start` to before `history_end`.
-        context_message: The retrieved context; None without any.
-        retrieval_confidence: How well the context covers the question, or how likely it has the answer, 0 to 1.
+        context_message: The retrieved context; None without context.
+        retrieval_confidence: How well the context covers the question, or how likely it contains the answer, 0 to 1.
         tools: The tools that the model may call.
-        engine_text: The decoder's constraint; empty for none.
+        engine_text: The decoder's constraint; empty without a constraint.
         is_fully_enforced: Whether the decoder enforces the whole schema.
         usage: Tokens used by PREPARE.
-        cited_chunks: The chunks of the context, as they are numbered in it; kept only for an answer with citations.
+        cited_chunks: The chunks of the context, in its numbering; kept only for an answer with citations.
         warnings: Parts that could not be resolved, without failing the request.
     """
 

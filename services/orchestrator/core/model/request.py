@@ -22,7 +22,7 @@ DEFAULT_MAX_TOOL_ROUNDS = 20
 
 
 class Mode(StrEnum):
-    """What kind of work a request is."""
+    """The kind of a request's work."""
 
     CHAT = "CHAT"
     STRUCTURED = "STRUCTURED"
@@ -110,7 +110,7 @@ class ExperimentVariant:
 
 @dataclass(frozen=True, slots=True)
 class VariantBase:
-    """What a request said before it got a variant: its model, temperature and prompt template."""
+    """The settings of a request before its variant: model, temperature and prompt template."""
 
     model: str = ""
     temperature: float | None = None
@@ -119,7 +119,7 @@ class VariantBase:
 
 @dataclass(frozen=True, slots=True)
 class VariantChoice:
-    """What the caller chooses of experiments: the variant that it names, or no part; by default nothing."""
+    """The caller's choice about experiments: a named variant, or no part; by default neither."""
 
     named: ExperimentVariant | None = None
     takes_part: bool = True
@@ -127,10 +127,10 @@ class VariantChoice:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of work, ids filled in. A `text_prompt` is continued as it is; then there are no messages.
+    """A request with its ids filled in. A `text_prompt` is continued as it is, without messages.
 
-    `is_guarded` when guards read it first; `replay` when a recorded execution runs again. `variant` is the variant of
-    an experiment that its admission gave it, and whose changes it has over its `base`; None before, and for none.
+    `is_guarded` is set if guards read it first; `replay` if a recorded execution runs again. `variant` is the variant
+    from its admission, which overrides the settings in `base`; both are None without a variant.
     """
 
     request_id: str

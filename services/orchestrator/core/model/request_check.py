@@ -29,7 +29,7 @@ MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 10
-MAX_TIMEOUT_S = 366 * 86_400.0  # a longer one is a mistake, and clocks cannot represent much longer ones
+MAX_TIMEOUT_S = 366 * 86_400.0  # a longer timeout is a mistake, and clocks cannot represent much longer timeouts
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
 MAX_METADATA = 64
@@ -123,7 +123,7 @@ def _check_text_prompt(request: Request) -> None:
 
 
 def _first_difference(sent: Request | Hints, used: Request | Hints) -> str:
-    """Return the first field whose values differ, by its name in the contract; empty when none does."""
+    """Return the contract's name of the first field that differs; empty if all are equal."""
     names = [field.name for field in fields(sent) if getattr(sent, field.name) != getattr(used, field.name)]
     if not names:
         return ""
@@ -186,7 +186,7 @@ def _check_citations(request: Request) -> None:
 
 
 def _unused_field(request: Request) -> str:
-    """Return why a set field has no effect in this mode; empty when each field has one."""
+    """Return the reason why a set field has no effect in this mode; empty if every set field has an effect."""
     mode = request.mode
     if request.plan is not None and mode is not Mode.PLAN:
         return f"mode {mode} runs no plan: leave plan unset, or use PLAN"

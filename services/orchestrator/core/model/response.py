@@ -59,8 +59,8 @@ class BlockedCall:
 class InferenceOutput:
     """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream.
 
-    `not_in_sources` is the probability of an abstention in place of claims; None where it is not known. Decisions have
-    no content. An output that was stopped for its size, with LENGTH, has the limit in `max_bytes`; 0 for any other.
+    `not_in_sources` is the probability of an abstention in place of claims; None if unknown. Decisions have no content.
+    An output that was stopped at its size limit, with LENGTH, has the limit in `max_bytes`; 0 for any other output.
     """
 
     content: str
@@ -109,7 +109,7 @@ class ToolCallPiece:
 class InferenceDelta:
     """The next text of an inference and pieces of its calls, and its usage so far; the first delta has no text.
 
-    `continued_after_tokens` is set in the first delta of a replica that continues after so many tokens of a lost one.
+    `continued_after_tokens` is set in the first delta of a replica that continues a lost replica's answer.
     """
 
     content: str = ""
@@ -131,9 +131,9 @@ class CandidateOutput:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """One tool call that ran; `is_retryable` when it failed and another attempt may succeed.
+    """One tool call that ran; `is_retryable` if it failed and a retry may succeed.
 
-    `warnings` are those of the guards that read its arguments and its result.
+    `warnings` are from the guards that read its arguments and its result.
     """
 
     id: str
@@ -153,7 +153,7 @@ class ToolCallRecord:
 
     @property
     def failure(self) -> Failure | None:
-        """The failure of the call; None when it succeeded."""
+        """The failure of the call; None if it succeeded."""
         if not self.is_error:
             return None
         failed = failure_of(self.error_code or ErrorCode.TOOL_EXECUTION_FAILED, self.result)

@@ -1,4 +1,4 @@
-"""The policy for a request's context: which chunks to retrieve, and where they go."""
+"""The retrieval policy of a request: the chunks to retrieve, and their place in the prompt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """The further choices of a search; an empty filter, 0 and None mean not set."""
+    """Further options of a search; an empty filter, 0 and None mean not set."""
 
     filter: str = ""
     fusion: Fusion = Fusion.UNSPECIFIED
@@ -81,7 +81,7 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RankingOptions:
-    """Several scorers whose scores are fused, and how to spread the chunks that are kept; 0 is not set."""
+    """Several scorers with fused scores, and the diversity of the kept chunks; 0 is not set."""
 
     scorers: tuple[WeightedScorer, ...] = ()
     fusion: ScoreFusion = ScoreFusion.WEIGHTED
@@ -102,7 +102,7 @@ class QueryExpansion:
 
     @property
     def objection(self) -> str:
-        """The field that is wrong, and why; empty for an expansion that can be asked for."""
+        """The invalid field and the reason; empty for a valid expansion."""
         if not 0 <= self.queries <= MAX_WRITTEN_QUERIES:
             return f"query_expansion.queries is {self.queries}: it must be 0 to {MAX_WRITTEN_QUERIES}"
         return ""
@@ -110,7 +110,7 @@ class QueryExpansion:
 
 @dataclass(frozen=True, slots=True)
 class Answerability:
-    """Whom to ask whether the chunks have the answer, and how probable it must be; an empty model is the request's."""
+    """The model that weighs whether the chunks contain the answer, empty for the request's model, and the threshold."""
 
     min_probability: float = 0.0
     slope: float = 1.0
@@ -119,12 +119,12 @@ class Answerability:
 
     @property
     def calibration(self) -> Calibration:
-        """The line that turns the model's log-odds into those of the probability."""
+        """The line that converts the model's log-odds to the log-odds of the probability."""
         return Calibration(self.slope, self.intercept)
 
     @property
     def objection(self) -> str:
-        """The field that is wrong, and why; empty for one that can be asked for."""
+        """The invalid field and the reason; empty if valid."""
         if not 0 <= self.min_probability <= 1:
             return f"answerability.min_probability is {self.min_probability}: it must be in [0, 1]"
         for name, value in (("slope", self.slope), ("intercept", self.intercept)):
@@ -135,7 +135,7 @@ class Answerability:
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """Which context to retrieve; an empty collection, 0 and None mean not set."""
+    """The context to retrieve; an empty collection, 0 and None mean not set."""
 
     retriever: Retriever
     collection: str
@@ -167,7 +167,7 @@ class ContextPolicy:
 
     @property
     def role(self) -> Role:
-        """The role in which the model reads the context."""
+        """The role of the context message."""
         if self.is_system:
             return Role.SYSTEM
         return Role.USER

@@ -1,10 +1,10 @@
 """Counts the votes of the replicas of one request.
 
-A ballot is a JSON document. Two ballots are the same vote when their canonical JSON (RFC 8785) is equal, as with 1 and
-1.0. Replicas that abstain count in `n` only. Groups are ordered by votes; a tie goes to the lowest replica.
+A vote is a JSON document. Two votes are equal if their canonical JSON (RFC 8785) is equal, as with 1 and 1.0. Replicas
+that abstain count only in `n`. Groups are ordered by votes; a tie goes to the lowest replica.
 
 Invariants:
-    1. Once `is_decided`, the outstanding replicas cannot change the winner, nor the lack of one.
+    1. Once `is_decided`, the outstanding replicas cannot change the winner, nor the lack of a winner.
     2. A winner has at least min_agreement, and the votes that its strategy demands.
 """
 
@@ -62,10 +62,10 @@ class Count:
     """The result of a vote.
 
     Attributes:
-        winner: The replica whose document won; None without a winner, and under FIELD_MAJORITY.
+        winner: The replica with the winning document; None without a winner, and under FIELD_MAJORITY.
         merged_json: The document of the winning fields, FIELD_MAJORITY only.
         agreement: Votes of the winner, or of its weakest field, as a fraction of n.
-        objection: Why there is no winner; empty with a winner.
+        objection: The reason why there is no winner; empty with a winner.
     """
 
     groups: tuple[Group, ...]
@@ -76,7 +76,7 @@ class Count:
 
 
 def canonical_json(document: str) -> str:
-    """Return the canonical form by which votes are compared."""
+    """Return the canonical form in which votes are compared."""
     return _key(parse_json(document))
 
 
@@ -107,7 +107,7 @@ def group_ballots(ballots: Mapping[int, str]) -> tuple[Group, ...]:
 
 
 def count_votes(ballots: Mapping[int, str], voting: Voting) -> Count:
-    """Count the ballots of all replicas that did not abstain; at least one."""
+    """Count the votes of all replicas that did not abstain; at least one vote is required."""
     groups = group_ballots(ballots)
     leader = groups[0]
     if voting.strategy is Strategy.FIELD_MAJORITY:
@@ -142,7 +142,7 @@ def _first_difference(leader: Group, ballots: Mapping[int, str], n: int) -> str:
 
 
 def _difference(one: Any, other: Any) -> tuple[str, ...]:
-    """Return the path of the first field in which two documents differ; empty for the documents as a whole."""
+    """Return the path of the first field in which two documents differ; empty if the documents differ as a whole."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return ()
     for name in [*one, *(name for name in other if name not in one)]:
@@ -154,7 +154,7 @@ def _difference(one: Any, other: Any) -> tuple[str, ...]:
 
 
 def is_decided(ballots: Mapping[int, str], abstained: int, voting: Voting) -> bool:
-    """Tell whether the outstanding replicas can no longer change the result."""
+    """Return whether the outstanding replicas can no longer change the result."""
     outstanding = voting.n - len(ballots) - abstained
     if outstanding <= 0:
         return True
@@ -166,7 +166,7 @@ def is_decided(ballots: Mapping[int, str], abstained: int, voting: Voting) -> bo
 
 
 def _is_settled(leader: int, runner_up: int, outstanding: int, voting: Voting) -> bool:
-    """Tell whether the leader has won, or nothing can win any more."""
+    """Return whether the leader has won, or a win has become impossible."""
     needed = voting.min_agreement * voting.n
     has_won = leader >= needed and leader * 2 > voting.n
     if voting.strategy is Strategy.FIELD_MAJORITY:

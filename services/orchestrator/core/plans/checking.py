@@ -134,7 +134,7 @@ def _objection_to_values(step: Step) -> str:
 
 
 def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the steps of a dependency cycle in order; empty without one (Kahn's algorithm)."""
+    """Return the steps of a dependency cycle in order; empty without a cycle (Kahn's algorithm)."""
     left = dict(dependencies)
     while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
         for one in free:
@@ -150,7 +150,7 @@ def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _mismatch(plan: Plan) -> str:
-    """Return the first mismatch of an output and the step that takes it; empty without one."""
+    """Return the first mismatch between an output and the step that takes it; empty without a mismatch."""
     dependencies = dependencies_of(plan)
     steps = {step.name: step for step in plan.steps}
     gives: dict[str, ValueKind] = {}

@@ -147,7 +147,7 @@ def _retrieve_step(request: Request, name: str, said: Mapping[str, Any], _before
 
 
 def _validate_step(request: Request, name: str, _said: Mapping[str, Any], before: Sequence[Step]) -> Step | None:
-    """Return a step that checks the latest text; None without a text."""
+    """Return a step that validates the latest text; None without a text."""
     for step in reversed(before):
         if step.kind == StepKind.INFER:
             return Step(name, StepKind.VALIDATE, depends_on=(step.name,), output=request.output)
@@ -168,7 +168,7 @@ def _unique(name: str, before: Sequence[Step]) -> str:
 
 
 def _linked(steps: Sequence[Step]) -> list[Step]:
-    """Make each step name the step before it: in a plan with any dependency, an unnamed step is none."""
+    """Make each step depend on the step before it: once a plan names a dependency, it has no implicit dependencies."""
     before = [(), *((step.name,) for step in steps)]
     return [replace(step, depends_on=needed) for step, needed in zip(steps, before, strict=False)]
 
@@ -195,7 +195,7 @@ def _closed(properties: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
 
 
 def _parameters_of(tool: ToolDefinition) -> Any:
-    """Return the schema of a tool's arguments; any object for a schema with references, which cannot be nested."""
+    """Return the schema of a tool's arguments; a schema with references cannot be nested, so it becomes any object."""
     try:
         schema = parse_json(tool.parameters_json or "{}")
     except JsonTextError:

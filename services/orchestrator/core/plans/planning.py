@@ -15,7 +15,7 @@ from services.orchestrator.core.plans.step_rules import NAME_OF_RETRIEVER, RETRI
 
 
 class Planner(StrEnum):
-    """Who makes plans."""
+    """The source of plans."""
 
     STATIC = "static"
     MODEL = "model"
@@ -40,7 +40,7 @@ def infer_step(request: Request, name: str, parameters: Mapping[str, Any]) -> St
 
 
 def retrieve_parameters(request: Request) -> dict[str, Any]:
-    """Return the parameters of a retrieve step for the request's context; there must be one."""
+    """Return the parameters of a retrieve step for the request's context; the request must have a context policy."""
     policy = request.context
     if policy is None:
         raise ValueError("the request asks for no context")
@@ -55,7 +55,7 @@ def retrieve_parameters(request: Request) -> dict[str, Any]:
 
 
 def context_steps(request: Request) -> tuple[Step, ...]:
-    """Return the steps that retrieve and rerank the request's context; none without a context policy."""
+    """Return the steps that retrieve and rerank the request's context; empty without a context policy."""
     policy = request.context
     if policy is None:
         return ()

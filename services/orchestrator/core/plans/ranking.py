@@ -11,7 +11,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"scorer": (str,), "weight": (int, floa
 
 
 def check_ranking(parameters: Mapping[str, Any]) -> str:
-    """Return why the parameters are wrong, whose own types are right; empty when they are right."""
+    """Return the reason why parameters of correct types are invalid; empty if valid."""
     if parameters.get("fusion", ScoreFusion.WEIGHTED) not in tuple(ScoreFusion):
         return f"has a 'fusion' that is not known; there are {', '.join(ScoreFusion)}"
     if parameters.get("scorer") and parameters.get("scorers"):
@@ -33,7 +33,7 @@ def ranking_options(parameters: Mapping[str, Any]) -> RankingOptions:
 
 
 def ranking_parameters(options: RankingOptions) -> dict[str, Any]:
-    """Return the parameters that name the options, without those that are not set."""
+    """Return the parameters for the options, omitting unset options."""
     parameters: dict[str, Any] = {}
     if options.scorers:
         parameters["scorers"] = [_scorer_parameters(scorer) for scorer in options.scorers]

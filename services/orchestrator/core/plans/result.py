@@ -44,7 +44,7 @@ def _mismatch_of_final(plan: Plan, request: Request) -> str:
 
 
 def _objection_to_retries(plan: Plan, request: Request) -> str:
-    """Return why a step's retries are wrong, which combine its own policy and the request's."""
+    """Return the reason why a step's retry policy, merged with the request's policy, is invalid; empty if valid."""
     for step in plan.steps:
         if wrong := retry_of(step, request.retry).objection:
             return f"step {step.name!r} has an invalid retry policy: {wrong}"
@@ -52,9 +52,9 @@ def _objection_to_retries(plan: Plan, request: Request) -> str:
 
 
 def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
-    """Return the text of the final step; of the last step that ended, if the final one did not.
+    """Return the text of the final step, or of the last ended step if the final step did not end.
 
-    Candidates and chunks are not text: they are in the step's output alone.
+    Candidates and chunks are not text: they are only in the step's output.
     """
     ended = final_result(plan, results)
     if ended is None and results:

@@ -2,7 +2,7 @@
 
 Invariants:
     1. A step starts once, when each of its dependencies has an output.
-    2. After a failure no step starts; running steps go on to their end.
+    2. After a failure no step starts; running steps continue to their end.
     3. A linear policy runs one step at a time, in the plan's order.
     4. No more than MAX_PARALLEL steps run at the same time.
 """
@@ -44,7 +44,7 @@ class PlanSchedule:
         return replace(self, running=self.running | {step.name})
 
     def ended(self, result: StepResult) -> PlanSchedule:
-        """Return the schedule after a step ended; results are in the order in which steps ended."""
+        """Return the schedule after a step ended; results are in the order in which the steps ended."""
         return replace(self, running=self.running - {result.name}, results=(*self.results, result))
 
     def inputs_of(self, step: Step) -> dict[str, Value]:

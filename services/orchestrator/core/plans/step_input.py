@@ -37,7 +37,7 @@ def _last_content(messages: Sequence[Message]) -> str:
 
 
 def value_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> Value:
-    """Return the one value that a step takes: its input, its dependency's output, or the last user message."""
+    """Return the value that a step takes: its input, its dependency's output, or the last user message."""
     if step.input is not None:
         return step.input
     return next(iter(inputs.values()), Value(ValueKind.TEXT, text=last_user_text(request, ())))
@@ -67,7 +67,7 @@ def _text_of_all(inputs: Mapping[str, Value]) -> str:
 
 
 def _told(value: Value) -> str:
-    """Write a value for a model, which must not take documents and results of tools for instructions."""
+    """Format a value for a model, which must not treat documents and tool results as instructions."""
     match value.kind:
         case ValueKind.CONTEXT:
             return lay_out(value.chunks, is_fenced=True)
@@ -78,7 +78,7 @@ def _told(value: Value) -> str:
 
 
 def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, ...]:
-    """Add a prompt to the last message, if the user said that one, else as a message of its own."""
+    """Append a prompt to the last message if it is the user's, else add it as a separate message."""
     if not prompt:
         return messages
     *before, last = messages
@@ -92,10 +92,10 @@ def _join_parts(*parts: str) -> str:
 
 
 def arguments_of(step: Step, value: Value) -> str | None:
-    """Return the arguments of a tool step's call, as JSON; None when the value is not a JSON object.
+    """Return the arguments of a tool step's call, as JSON; None if the value is not a JSON object.
 
-    The parameter `arguments` is taken as it is. The parameter `argument` names the argument that gets the value's text.
-    Without either, the value itself must be a JSON object.
+    The parameter `arguments` is used unchanged. The parameter `argument` names the argument that receives the value's
+    text. Without either, the value itself must be a JSON object.
     """
     arguments: Any = step.parameters.get("arguments", {})
     if name := step.parameters.get("argument"):

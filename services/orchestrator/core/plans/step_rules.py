@@ -41,14 +41,14 @@ _TEXTS = frozenset({ValueKind.TEXT, ValueKind.RAW_JSON})
 
 @dataclass(frozen=True, slots=True)
 class KindRules:
-    """The rules of one kind.
+    """The rules of one kind of step.
 
     Attributes:
         takes: The kinds of values that a step takes.
         gives: The kind of its output; None for the kind of its input.
         needed: Required parameters with their types.
         optional: Optional parameters with their types.
-        is_checked: Whether a contract can bind its output.
+        is_checked: Whether its output can have a contract.
         takes_many: Whether it may take several values at once.
     """
 

@@ -1,1 +1,1 @@
-"""Recorded executions that run again: which steps they have, and what a replay takes from their record."""
+"""Replays of recorded executions: their steps, and the results that a replay takes from the record."""

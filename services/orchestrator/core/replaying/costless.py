@@ -1,4 +1,4 @@
-"""Recorded answers without what they cost: a replay does not pay for them again."""
+"""Recorded answers without their usage, which a replay does not pay for again."""
 
 from __future__ import annotations
 

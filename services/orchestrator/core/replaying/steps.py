@@ -1,6 +1,6 @@
-"""The steps of an execution, from its entries: what each command gave, under a name that does not change.
+"""The steps of an execution, read from its entries: the result of each command, under a stable name.
 
-The machine runs over the entries once more, since only its commands say what a failure ended.
+The machine runs over the entries again, since only its commands say which step a failure ended.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class RecordedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An execution as its entries have it.
+    """An execution as recorded in its entries.
 
     Attributes:
         admitted: Its admission.
         answers: The answers to the commands of its machine, in order.
-        plan: Its plan, if it has one.
+        plan: Its plan, if it has a plan.
         plan_steps: The steps of its plan, in the order in which they ended.
         calls: Its calls that ended.
-        seeds: The seeds with which each machine asked, by the plan's step, "" for the execution's own, and by the
-            position of the machine's command; None where it did not ask.
+        seeds: The seeds of each machine's inferences, by plan step ("" for the execution's own machine) and by the
+            position of the machine's command; None for other commands.
     """
 
     admitted: Admitted
@@ -76,7 +76,7 @@ class StepNames:
         self._counts: Counter[str] = Counter()
 
     def next(self, command: Command) -> str:
-        """Return the name of the next command; empty for one that is no step of its own."""
+        """Return the name of the next command; empty for a command that is not a separate step."""
         if type(command) in _ONCE:
             return _ONCE[type(command)]
         kind = _COUNTED.get(type(command), "")
@@ -87,7 +87,7 @@ class StepNames:
 
 
 def read_record(entries: Sequence[Entry]) -> Record:
-    """Read an execution's entries; raises ValueError for entries that are not those of an execution."""
+    """Read an execution's entries; raises ValueError for entries that are not from an execution."""
     first, *rest = entries or (None,)
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument

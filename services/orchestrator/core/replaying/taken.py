@@ -1,10 +1,9 @@
-"""What a replay has from the record of an execution.
+"""The results that a replay takes from the record of an execution.
 
-Theory of operation. A replay is an execution of its own, whose machine begins as any other. As long as its position is
-below that of the first step that runs again, the record answers the machine's commands, and nothing is called. Calls of
-tools are answered one by one, so that guards read their results as they read those of other calls: a call of a taken
-answer by its id, any other one by its arguments. Of a plan, the results of steps are taken to which nothing leads that
-runs again.
+Theory of operation. A replay is a separate execution, and its machine starts like any other. Until the machine reaches
+the first step that runs again, the record answers its commands, and no service is called. Tool calls are answered one
+by one, so that guards read their results as usual: a call of a taken answer is found by its id, any other call by its
+arguments. In a plan, the result of a step is taken if the step does not depend on a step that runs again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from services.orchestrator.core.replaying.steps import RecordedAnswer
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a replay takes over.
+    """The results that a replay takes from a record.
 
     Attributes:
         answers: The answers to the machine's first commands, with the names of their steps.
-        steps: The results of steps of the plan.
-        calls: The calls whose results are given again.
+        steps: The results of plan steps.
+        calls: The calls with reused results.
         kept_ids: The ids of those calls that belong to the taken answers.
-        seeds: Those of the recorded inferences, as `Record` has them.
-        makes_changes: Whether calls that are not among `calls` may change something.
-        has_other_prompt: Whether the system prompt is another one.
+        seeds: The seeds of the recorded inferences, as in `Record`.
+        makes_changes: Whether calls outside `calls` may have side effects.
+        has_other_prompt: Whether the system prompt differs.
     """
 
     answers: tuple[RecordedAnswer, ...]
@@ -46,31 +45,31 @@ class Taken:
     has_other_prompt: bool = False
 
     def step_at(self, position: int) -> str:
-        """Return the name of the step that the record answers at a position of the machine; empty for none."""
+        """Return the name of the step that the record answers at a position of the machine; empty if it does not."""
         if position < len(self.answers):
             return self.answers[position].name
         return ""
 
     def answer_at(self, position: int, command: Command) -> Input | None:
-        """Return the answer to a command; None for one that runs again, or whose parts are answered one by one."""
+        """Return the answer to a command; None if it runs again, or if its parts are answered one by one."""
         if position >= len(self.answers) or isinstance(command, Prepare | RunTools | RunPlan):
             return None
         return self.answers[position].gave
 
     @property
     def prepared(self) -> Prepared | None:
-        """What PREPARE gave, if that is taken over."""
+        """The recorded result of PREPARE, if it is taken."""
         return next((one.gave for one in self.answers if isinstance(one.gave, Prepared)), None)
 
     def seed_at(self, step: str, position: int) -> int | None:
-        """Return the seed with which a machine asked at a position; None where it did not, or drew none."""
+        """Return the seed of a machine's inference at a position; None without an inference or a seed."""
         seeds = self.seeds.get(step, ())
         return seeds[position] if position < len(seeds) else None
 
     def find_call(self, call: ToolCall, step: str, given: Collection[str]) -> ToolCallRecord | None:
-        """Return the record of a call, or of an equal one whose result was not `given` yet, first one of its step.
+        """Return the record of a call, or of an equal call not yet in `given`, preferring the same step.
 
-        A call of a taken answer is known by its id: an approval may have changed its arguments.
+        A call of a taken answer is found by its id, since an approval may have changed its arguments.
         """
         if not step and call.id in self.kept_ids:
             return next(one.record for one in self.calls if one.record.id == call.id)
@@ -84,7 +83,7 @@ class Taken:
 
 
 def _is_equal(record: ToolCallRecord, call: ToolCall) -> bool:
-    """Tell whether a call has the tool and the arguments of a recorded one, in whatever order."""
+    """Return whether a call has the tool and the arguments of a recorded call, in any order of the arguments."""
     if record.name != call.name or record.arguments_json == call.arguments_json:
         return record.name == call.name
     try:

@@ -1,7 +1,6 @@
-"""Decides what a replay takes from the record of an execution.
+"""Decides which results a replay takes from the record of an execution.
 
-The answers that are taken must fit the commands to which the changed request leads, so they are tried out on a machine
-before the replay is admitted.
+The taken answers must fit the commands of the changed request, so a machine tests them before the replay is admitted.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SETTLED: Mapping[str, str] = MappingProxyType(
 
 
 def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPolicy) -> Taken:
-    """Return what a replay takes from a record; raises InvalidRequest for what it cannot take."""
+    """Return the results that a replay takes from a record; raises InvalidRequest for an impossible replay."""
     before = record.admitted.request
     if request.mode is not before.mode:
         raise InvalidRequest(f"the recorded request has mode {before.mode}, and its replay cannot have {request.mode}")
@@ -66,7 +65,7 @@ def _check_step(name: str, record: Record) -> None:
 
 
 def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, str]:
-    """Return the step of each call whose result changes, by the id of the call."""
+    """Return the step of each call with a changed result, by the id of the call."""
     made = {one.record.id: PLAN_STEP + one.step for one in record.calls if one.step}
     for answer in record.answers:
         if isinstance(answer.gave, ToolsRan):
@@ -129,7 +128,7 @@ def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: Pla
 
 
 def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEnded, ...]:
-    """Return the steps of a plan that do not depend on the first one that runs again, or on one that changed."""
+    """Return the plan's steps that do not depend on a changed step or on the first step to run again."""
     if plan is None or not first.startswith(PLAN_STEP):
         return ()
     before = record.plan.steps if record.plan is not None else ()
@@ -154,7 +153,7 @@ def _kept_ids(answers: Sequence[RecordedAnswer]) -> frozenset[str]:
 def _calls_of(
     policy: ReplayPolicy, record: Record, kept_ids: Collection[str], steps: Collection[str]
 ) -> tuple[CallEnded, ...]:
-    """Return the calls whose results are given again, with the changes; those of taken steps are in their results."""
+    """Return the calls with reused results, with the changes; calls of taken steps are left out."""
     changes = {one.call_id: one for one in policy.results}
     is_live = policy.tools is ReplayTools.LIVE
     return tuple(

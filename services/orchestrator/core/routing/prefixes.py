@@ -1,8 +1,8 @@
-"""Keys of the beginnings of a prompt: replicas and orchestrators name a cached beginning by its key.
+"""Keys of prompt prefixes: replicas and orchestrators name a cached prefix by its key.
 
-A prompt is a run of bytes here: its tools, then its messages. The key of a block hashes the bytes from the beginning of
-the prompt to the end of the block, so that equal keys are equal beginnings. The last bytes, which fill no block, have
-no key.
+A prompt is a sequence of bytes here: its tools, then its messages. The key of a block hashes the bytes from the
+beginning of the prompt to the end of the block, so that equal keys mean equal prefixes. An incomplete last block has no
+key.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class PromptPrefixes:
 
 
 def prefixes_of(owner: bytes, secret: bytes, parts: Iterable[bytes]) -> PromptPrefixes:
-    """Return the keys of at most `MAX_BLOCKS` blocks of a prompt whose parts follow each other.
+    """Return the keys of at most `MAX_BLOCKS` blocks of a prompt, given its parts in order.
 
-    Keys differ between owners, who share no cache. Whoever does not know the `secret`, of at most 64 bytes, cannot tell
-    from a key what the prompt was.
+    Keys differ between owners, which do not share a cache. Without the `secret`, of at most 64 bytes, a key reveals
+    nothing about the prompt.
     """
     prompt = b"".join(parts)
     digest = hashlib.blake2b(len(owner).to_bytes(4, "big") + owner, digest_size=_KEY_BYTES, key=secret)

@@ -1,20 +1,20 @@
-"""What one orchestrator knows of the replicas of a service, and its choice of one for each call.
+"""One orchestrator's view of the replicas of a service, and its choice of a replica for each call.
 
 Theory of operation. The choice minimizes the estimated time to the first token: the prompt tokens that wait at a
-replica, the own prompt without the blocks that the replica has cached, and the sequences that it decodes, times the
-replica's time for a token. A cached beginning is thus worth the time that it saves, and never more. Nearly
-equal estimates are common while replicas are idle; then the prompt's first block decides (rendezvous hashing), so that
-several orchestrators choose alike without a word between them.
+replica, the call's own prompt without the blocks that the replica has cached, and the sequences that it decodes, times
+the replica's time per token. A cached prefix is thus worth exactly the time that it saves. Nearly equal estimates are
+common while replicas are idle; then the prompt's first block decides (rendezvous hashing), so that several
+orchestrators choose alike without communication.
 
-A replica sends news: its load, which counts the calls of all orchestrators, and the keys that it holds. Calls that were
-begun since then are added. News that are old count nothing: then the own calls alone are counted, and the keys that own
-calls have left there. That is the rule of least requests, with the work in place of their number.
+A replica sends reports: its load, which counts the calls of all orchestrators, and the keys that it holds. Calls
+started since the last report are added. Stale reports are ignored: then only the orchestrator's own calls count, and
+the keys that those calls have left there. That is the least-requests rule, weighted by work.
 
 Invariants:
     1. A replica to be avoided is never chosen.
-    2. A replica that has fallen silent is chosen only while all are silent.
+    2. A silent replica is chosen only while all replicas are silent.
     3. A call that has ended counts nothing.
-    4. At most `MAX_KEYS` keys are remembered for a replica, twice: those that it reported, and those of own calls.
+    4. At most `MAX_KEYS` keys are remembered for a replica in each of two sets: reported keys, and keys of own calls.
 
 Sources: the shortest expected work, M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", 2013,
 chapter 24; rendezvous hashing, D. Thaler and C. Ravishankar, 1998.
@@ -33,13 +33,13 @@ from services.orchestrator.core.routing.speed import Speed, Speeds
 
 MAX_KEYS = 16_384
 NEWS_AGE_S = 2.0
-# Time in which a replica reports the keys of a call, or does not hold them.
+# Time in which a replica reports the keys of a call; later, unreported keys count as not held.
 SENT_AGE_S = 5.0
 # A sequence that is decoded delays a prompt about as much as so many tokens of another prompt.
 DECODED_TOKENS = 12
 # Estimates differ by so much through chance.
 ALIKE = 1.05
-# The tokens of a prompt delay those that come after it as much as the prompt itself.
+# The tokens of a prompt delay later prompts as much as the prompt itself.
 NEW_WEIGHT = 2.0
 FIRST_BYTES_PER_TOKEN = 4.0
 FIRST_ANSWER_S = 1.0
@@ -120,7 +120,7 @@ class _Replica:
 
 
 class Replicas:
-    """The replicas of one service, by their addresses."""
+    """The replicas of one service, by address."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
@@ -132,7 +132,7 @@ class Replicas:
         self._replicas = {address: self._replicas.get(address) or _Replica() for address in addresses}
 
     def choose(self, prefixes: PromptPrefixes, now_s: float, avoided: Collection[str] = ()) -> Call | None:
-        """Return a call to the replica with the least estimate, which counts there until it ends; None without one."""
+        """Return a call to the replica with the least estimate, counted until it ends; None without a replica."""
         left = [address for address in self._replicas if address not in avoided]
         talking = [address for address in left if self._is_talking(address, now_s)]
         plans = [self._plan(address, prefixes, now_s) for address in talking or left]
@@ -171,7 +171,7 @@ class Replicas:
             replica.load, replica.news_s = load, now_s
 
     def note_keys(self, address: str, added: Iterable[int], removed: Iterable[int], *, is_first: bool) -> None:
-        """Take the news of the keys that a replica holds; the first ones replace what it reported before."""
+        """Record a report of the keys that a replica holds; the first report replaces all earlier keys."""
         replica = self._replicas.get(address)
         if replica is None:
             return
@@ -190,7 +190,7 @@ class Replicas:
             replica.is_mute = True
 
     def work_of(self, address: str, now_s: float) -> Load:
-        """Return the work of a replica, as far as it is known now."""
+        """Return the current work of a replica, as far as it is known."""
         return self._replicas[address].load_at(now_s, self._speeds.expected_s)
 
     def keys_of(self, address: str) -> int:

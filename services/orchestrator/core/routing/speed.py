@@ -1,7 +1,7 @@
-"""How long replicas need for a prompt token, learned from the time that their first tokens took.
+"""The time per prompt token of replicas, learned from the times to their first tokens.
 
-What a first token takes even without a prompt is nearly the same at all replicas, and is left out: the calls of a
-replica that has most of its prompts cached would otherwise make it seem slow.
+The fixed part of a first token's time, apart from its prompt, is nearly the same at all replicas. It is subtracted:
+otherwise the calls of a replica with mostly cached prompts would make that replica seem slow.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 FIRST_TOKEN_S = 0.002
 # A replica's time is a mean over about so many of its last tokens.
 _REMEMBERED_TOKENS = 16_384.0
-# The mean of all replicas counts as much as so many tokens of its own. Smaller values take chance for a difference:
-# first tokens are late by what came after them, too. Replicas that are several times slower still show.
+# Weight in tokens of the mean of all replicas in a replica's own estimate. With smaller values, noise looks like a
+# difference, since later arrivals also delay first tokens. A replica that is several times slower still stands out.
 _SHARED_TOKENS = 16_384.0
 # The least time is forgotten by so much with each call.
 _LEAST_GROWTH = 1.01
@@ -39,7 +39,7 @@ class Speed:
 
 
 class Speeds:
-    """The speed of all replicas together, and what a first token takes besides its prompt."""
+    """The speed of all replicas together, and the fixed time of a first token apart from its prompt."""
 
     def __init__(self) -> None:
         self._all = Speed(1.0, FIRST_TOKEN_S)
@@ -47,7 +47,7 @@ class Speeds:
 
     @property
     def expected_s(self) -> float:
-        """Time for a token of a replica of which nothing is known."""
+        """Time per token of a replica without measurements."""
         return self._all.seconds / self._all.tokens
 
     def learn(self, speed: Speed, tokens: float, seconds: float) -> None:

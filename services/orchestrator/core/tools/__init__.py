@@ -1,1 +1,1 @@
-"""Which tools may be called with which arguments: policies, taint and approvals."""
+"""Policies, taint and approvals for tool calls and their arguments."""

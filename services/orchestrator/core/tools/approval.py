@@ -24,8 +24,8 @@ class Decision(StrEnum):
 class Resolution:
     """The decision about a call.
 
-    `subject` is who decided, empty for nobody in particular. `arguments_json` replaces the arguments of an approved
-    call unless it is empty. `reason` is told to the model.
+    `subject` is the deciding caller, empty if unnamed. `arguments_json` replaces the arguments of an approved call
+    unless it is empty. `reason` is shown to the model.
     """
 
     decision: Decision
@@ -35,13 +35,13 @@ class Resolution:
     reason: str = ""
 
     def agrees_with(self, other: Resolution) -> bool:
-        """Tell whether both decide the same."""
+        """Return whether both decisions are the same."""
         return (self.decision, self.arguments_json) == (other.decision, other.arguments_json)
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that needs a decision; `resolution` is None until there is one. `reason` says why it was not allowed."""
+    """A call that needs a decision; `resolution` is None until then. `reason` says why it was not allowed."""
 
     request_id: str
     tool_call_id: str
@@ -54,7 +54,7 @@ class Approval:
     resolution: Resolution | None = None
 
     def is_for(self, other: Approval) -> bool:
-        """Tell whether it is about the same call: a decision holds for these arguments alone."""
+        """Return whether both are about the same call: a decision is valid only for the same arguments."""
         return (self.tool_call_id, self.tool_name, self.arguments_json) == (
             other.tool_call_id,
             other.tool_name,
@@ -62,12 +62,12 @@ class Approval:
         )
 
     def has_expired(self, now: datetime) -> bool:
-        """Tell whether it is too late to decide."""
+        """Return whether the time for a decision is over."""
         return self.resolution is None and now >= self.expires_at
 
     @property
     def waited_s(self) -> float | None:
-        """How long the call waited; None while it does."""
+        """The time that the call waited; None while it waits."""
         if self.resolution is None:
             return None
         return (self.resolution.resolved_at - self.requested_at).total_seconds()
@@ -86,7 +86,7 @@ def reason_to_ask(spans: Sequence[TaintedSpan]) -> str:
 
 
 def refusal_of(approval: Approval) -> str:
-    """Say to the model why a call did not run; empty for an approved one."""
+    """Return the refusal of a call for the model; empty if it was approved."""
     resolution = approval.resolution
     if resolution is None or resolution.decision is Decision.APPROVED:
         return ""

@@ -1,4 +1,4 @@
-"""Texts in a form in which what several people wrote can be compared: words, identifiers, groups of characters."""
+"""Normalized texts for comparing texts of different authors: words, identifiers, groups of characters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def words_of(text: str) -> list[str]:
 
 
 def grouped_of(text: str) -> str:
-    """Return the letters and digits of a text, without what groups them."""
+    """Return the letters and digits of a text, without separators."""
     return _SEPARATOR.sub("", _comparable(text))
 
 
@@ -40,12 +40,12 @@ def identifiers_of(words: Iterable[str]) -> list[str]:
 
 
 def hosts_of(identifiers: Iterable[str]) -> list[str]:
-    """Return the hosts of addresses: an address is looked for as a whole, but its host may be asked for alone."""
+    """Return the hosts of addresses: an address is searched as a whole, but a call may use only its host."""
     return [host for _, at, host in (word.rpartition("@") for word in identifiers) if at]
 
 
 def _is_telling(part: str) -> bool:
-    """Tell whether a part of a URL or a path says where it leads."""
+    """Return whether a part of a URL or a path names its target."""
     return bool(_HOST.fullmatch(part)) or "@" in part
 
 
@@ -57,7 +57,7 @@ def _number_or_word(word: str) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Join words by blanks with one at each end, so that a run of words can be searched."""
+    """Join words with blanks, including a blank at each end, so that a run of words can be searched."""
     return f" {' '.join(words)} "
 
 
@@ -67,5 +67,5 @@ def between_breaks(joined: str) -> str:
 
 
 def is_plain(words: Sequence[str]) -> bool:
-    """Tell whether a value is several words without an identifier among them."""
+    """Return whether a value consists of several words without an identifier."""
     return len(words) > 1 and not any(map(_IDENTIFIER.search, words))

@@ -17,7 +17,7 @@ MAX_QUERY_CHARS: Final = 8192
 MAX_CHUNKS: Final = 20
 DEFAULT_CHUNKS: Final = 5
 MAX_RESULT_BYTES: Final = 65_536
-MAX_SHOWN_CHARS: Final = 8192  # a longer chunk is cut, so that at least one fits
+MAX_SHOWN_CHARS: Final = 8192  # a longer chunk is cut, so that at least one chunk fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class DocumentQuery:
 
 
 class DocumentSearch:
-    """The tool that searches these collections; a model names one only where there are several."""
+    """The tool that searches these collections; a model names the collection only if there are several."""
 
     def __init__(self, collections: Sequence[str]) -> None:
         self._collections = collections

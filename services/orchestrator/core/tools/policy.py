@@ -1,4 +1,4 @@
-"""What happens when a tool is to be called: allow, ask or deny, by tool and by safety class."""
+"""Policies for tool calls: allow, ask or deny, by tool and by safety class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED_ONLY = frozenset({ToolSafety.WRITE, ToolSafety.EXTERNAL})
 
 
 class ToolAction(StrEnum):
-    """What happens when a tool is to be called."""
+    """The action for a tool call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -33,21 +33,21 @@ _STRICTNESS = list(ToolAction)
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """The action for the tools whose names match `pattern` (`*` is any text), or for those of a safety class."""
+    """The action for tools with a name that matches `pattern` (`*` is any text), or for the tools of a safety class."""
 
     action: ToolAction
     pattern: str = ""
     safety: ToolSafety | None = None
 
     def matches(self, tool: ToolDefinition) -> bool:
-        """Tell whether the rule is about a tool."""
+        """Return whether the rule applies to a tool."""
         if self.pattern:
             return fnmatchcase(tool.name, self.pattern)
         return tool.safety is self.safety
 
     @property
     def specificity(self) -> int:
-        """How closely it describes a tool: a name before a longer pattern before a shorter one before a class."""
+        """The rule's rank: an exact name, then a longer pattern, then a shorter pattern, then a class."""
         if "*" in self.pattern:
             return len(self.pattern)
         return len(self.pattern) and MAX_PATTERN_CHARS + 1
@@ -55,12 +55,12 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules; the most specific one wins, and of equally specific ones the last."""
+    """Rules; the most specific rule wins, and among equally specific rules the last."""
 
     rules: tuple[ToolRule, ...] = ()
 
     def action_for(self, tool: ToolDefinition) -> ToolAction | None:
-        """Return the action for a tool; None where no rule is about it."""
+        """Return the action for a tool; None if no rule applies."""
         matching = [rule for rule in self.rules if rule.matches(tool)]
         if not matching:
             return None
@@ -80,7 +80,7 @@ class ToolPolicies:
         return max((action for action in actions if action), key=_STRICTNESS.index, default=ToolAction.ALLOW)
 
     def is_offered_unnamed(self, tool: ToolDefinition) -> bool:
-        """Tell whether a request that names no tools is offered this one."""
+        """Return whether the tool is offered to a request that names no tools."""
         if self.action_for(tool) is ToolAction.DENY:
             return False
         is_named = self.deployment.action_for(tool) or self.request.action_for(tool)
@@ -88,7 +88,7 @@ class ToolPolicies:
 
 
 def check_rules(rules: Sequence[ToolRule]) -> None:
-    """Raise InvalidRequest for too many rules, and for one without a subject or with a pattern that is too long."""
+    """Raise InvalidRequest for too many rules, a rule without a subject, or a pattern that is too long."""
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"tool_rules has {len(rules)} entries: it takes at most {MAX_RULES}")
     for rule in rules:

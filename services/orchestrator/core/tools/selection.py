@@ -17,7 +17,7 @@ def size_bytes(tool: ToolDefinition) -> int:
 
 
 def fit_together(tools: Sequence[ToolDefinition], max_bytes: int) -> bool:
-    """Tell whether all tools may be offered; 0 bytes is no limit."""
+    """Return whether all tools may be offered; 0 bytes is unlimited."""
     return not max_bytes or sum(map(size_bytes, tools)) <= max_bytes
 
 

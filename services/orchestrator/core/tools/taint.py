@@ -1,8 +1,8 @@
-r"""Finds arguments of a call that contain text which neither the caller nor the deployment wrote.
+r"""Finds call arguments that contain text written neither by the caller nor by the deployment.
 
-Theory of operation. Results of tools and retrieved documents are untrusted: whoever wrote them may want a call to be
-made. The caller's messages and the system prompt are trusted. Texts are compared word by word: in NFKC, without case
-and invisible characters; numbers by value. A value of the arguments is tainted by an untrusted text that
+Theory of operation. Tool results and retrieved documents are untrusted: their authors may want a call to be made. The
+caller's messages and the system prompt are trusted. Texts are compared word by word: in NFKC, without case and
+invisible characters; numbers by value. A value in the arguments is tainted by an untrusted text that
 
     1. contains the value between other words. A tool of class WRITE may take several plain words from anywhere: they
        are content, not a target; or
@@ -10,14 +10,14 @@ and invisible characters; numbers by value. A value of the arguments is tainted 
        host in a URL; or
     3. contains its eight or more letters and digits in another grouping, such as an account number.
 
-The model's answers of earlier turns may repeat such texts, so 2 and 3 hold for them, too.
+The model's answers of earlier turns may repeat such texts, so 2 and 3 apply to them, too.
 
-It is not tainted if the caller wrote it too, if the tool's schema spells it out, or by a whole field of a structured
-result: the model looked that up. Results of calls whose own arguments were tainted have no such fields. A number below
-1000 that is such a field may stand in other texts by chance. More text than MAX_TEXT_CHARS is not compared: every call
-counts as tainted then.
+A value is not tainted if the caller wrote it too, if the tool's schema spells it out, or if it is a whole field of a
+structured result: the model looked it up. Results of calls with tainted arguments have no such fields. A number below
+1000 that is such a field may appear in other texts by chance. Texts beyond MAX_TEXT_CHARS are not compared: then every
+call counts as tainted.
 
-Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025), whose values carry their origin.
+Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025), in which values carry their origin.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class TaintedSpan:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The texts that one source brought.
+    """The texts from one source.
 
-    `texts` has them as words, each text between line breaks; those of `is_data` may be fields. `identifiers` has the
-    identifiers and their parts, `grouped` the letters and digits of each text.
+    `texts` contains them as words, each text between line breaks; if `is_data` is set, they may be fields.
+    `identifiers` contains the identifiers and their parts, `grouped` the letters and digits of each text.
     """
 
     name: str
@@ -73,7 +73,7 @@ class _Source:
     is_data: bool
 
     def taint_of(self, value: _Value) -> Sequence[str]:
-        """Return what a value has from it: all of it, or identifiers."""
+        """Return the parts of a value that come from this source: the whole value, or identifiers."""
         if self._mentions(value.joined) and not value.is_content:
             return (value.text,)
         if self.is_data and between_breaks(value.joined) in self.texts:
@@ -83,7 +83,7 @@ class _Source:
         return [word for word in value.identifiers if word in self.identifiers]
 
     def _mentions(self, joined: str) -> bool:
-        """Tell whether a run of words stands in it, and is more than a field that was looked up."""
+        """Return whether a run of words occurs in the source other than as a field that was looked up."""
         if not self.is_data:
             return joined in self.texts
         return self.texts.count(joined) > self.texts.count(between_breaks(joined))
@@ -93,8 +93,8 @@ class _Source:
 class _Value:
     """A value of an argument.
 
-    `is_content` is for plain words that any text may share, `identifiers` and `grouped` have what none may, `grouped`
-    its letters and digits if they are an identifier in groups.
+    `is_content` marks plain words, which may occur in any text. `identifiers` and `grouped` must not occur in any
+    untrusted text; `grouped` contains the letters and digits of an identifier in groups.
     """
 
     text: str
@@ -106,7 +106,7 @@ class _Value:
 
 @dataclass(slots=True)
 class Provenance:
-    """Who wrote the texts of a run. Results are added in the order in which they came."""
+    """The authors of the texts of a run. Results are added in the order of arrival."""
 
     _trusted: list[str] = field(default_factory=list)
     _trusted_words: set[str] = field(default_factory=set)
@@ -131,7 +131,7 @@ class Provenance:
             self.trust(value)
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
-        """Add a text of somebody else; the fields of one that is JSON are data if its call was not tainted."""
+        """Add an untrusted text; if it is JSON and `is_data` is set, its fields are data."""
         if not self._take(text):
             return
         values = [value for _, value, _ in _parts(_parsed(text))]
@@ -168,7 +168,7 @@ class Provenance:
                 self.distrust_answer(message.content)
 
     def add_messages(self, messages: Iterable[Message]) -> None:
-        """Add messages of a conversation: what users said is trusted, and results of tools are not."""
+        """Add messages of a conversation: user messages are trusted, tool results are not."""
         arguments: dict[str, str] = {}
         for message in messages:
             arguments |= {call.id: call.arguments_json for call in message.tool_calls}
@@ -188,7 +188,7 @@ class Provenance:
         self.distrust(result, f"{tool} ({call_id})", is_data=is_data)
 
     def find_spans(self, arguments_json: str, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:
-        """Return the tainted spans of a call's arguments, at most 20; none where the arguments are not JSON."""
+        """Return the tainted spans of a call's arguments, at most 20; empty if the arguments are not JSON."""
         if self._chars > MAX_TEXT_CHARS:
             return (TaintedSpan("", "a conversation that is too long to be compared", ""),)
         if not self._untrusted:
@@ -217,7 +217,7 @@ class Provenance:
         ]
 
     def _is_known(self, words: Sequence[str]) -> bool:
-        """Tell whether the caller wrote a value, or whether it is a number that was looked up."""
+        """Return whether the caller wrote a value, or it is a small number that was looked up."""
         joined = join_words(words)
         if any(joined in text for text in self._trusted):
             return True
@@ -233,7 +233,7 @@ class Provenance:
             position += length or 1
 
     def _field_length(self, words: Sequence[str]) -> int:
-        """Return how many words the longest field has with which some words begin; 0 for none of several words."""
+        """Return the length in words of the longest field that begins the given words; 0 unless several words match."""
         lengths = range(len(words), 1, -1)
         return next((length for length in lengths if join_words(words[:length]) in self._fields), 0)
 

@@ -1,4 +1,4 @@
-"""Finds parts of a text that try to change what a model was told to do. Options: `threshold`, a probability.
+"""Finds prompt injections: text that tries to change the instructions of a model. Options: `threshold`, a probability.
 
 The weights were trained by `tests/bench/guards/train_injection.py`; `model.json` names the texts and the figures.
 """

@@ -1,1 +1,1 @@
-"""What wakes those who wait for a commit: of this process, and by NOTIFY of others."""
+"""Wakes waiters after a commit: directly in this process, and by NOTIFY in other processes."""

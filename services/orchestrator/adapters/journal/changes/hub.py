@@ -1,4 +1,4 @@
-"""Wakes those of this process who wait for a commit, and says what other processes are to be told."""
+"""Wakes the waiters of this process after a commit, and collects the messages for other processes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from services.orchestrator.adapters.journal.changes.topics import (
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.ports.changes import Changes, Watch
 
-FALLBACK_S = 5.0  # between looks of one who waits for a notification: one that was lost costs no more
-RENEW_S = 5.0  # between the messages of a process that tell what it waits for
-SILENCE_S = 3 * RENEW_S  # without its own messages a process polls; as long others remember what it waits for
-RECENT_S = RENEW_S + 1.0  # A process that has just started hears within RENEW_S what others wait for.
+FALLBACK_S = 5.0  # poll interval besides notifications: bounds the delay after a lost notification
+RENEW_S = 5.0  # between the announcements of the topics that a process waits for
+SILENCE_S = 3 * RENEW_S  # silence after which a process polls, and after which others forget its topics
+RECENT_S = RENEW_S + 1.0  # A new process learns within RENEW_S which topics other processes wait for.
 
 
 class Hub(Changes):
-    """The watches of a process. Without notifications of other processes, each of them polls.
+    """The watches of a process; each watch polls while notifications of other processes do not arrive.
 
     Attributes:
-        on_due: Called when there is something to tell the others; None where nobody carries messages.
+        on_due: Called when messages for other processes are due; None if messages are not carried.
     """
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Hub(Changes):
                 self._watches.pop(topic, None)
 
     def note(self, topics: Collection[str]) -> None:
-        """Wake who waits here for topics that were committed, and tell the others who do."""
+        """Wake local waiters of committed topics and notify other processes that wait for them."""
         self._wake(topics)
         if self.on_due is not None:
             self._tell(CHANGED, self._interests.change(topics, time.monotonic()))
 
     def hear(self, text: str) -> None:
-        """Take a message, which may be this process's own."""
+        """Handle a message, which may be this process's own."""
         message = read_message(text)
         if message is None:
             return
@@ -82,7 +82,7 @@ class Hub(Changes):
             self._tell(CHANGED, self._interests.want(message.topics, time.monotonic()))
 
     def renew(self) -> None:
-        """Tell the others again what this process waits for."""
+        """Announce again the topics that this process waits for."""
         self._tell(WANTED, self._watches)
 
     def lose(self) -> None:
@@ -98,7 +98,7 @@ class Hub(Changes):
         return due
 
     def hello(self) -> str:
-        """Return a message by which this process finds out whether it hears."""
+        """Return a message with which this process checks its own connection."""
         return f"{self._sender} {WANTED}"
 
     def _tell(self, kind: str, topics: Collection[str]) -> None:
@@ -106,7 +106,7 @@ class Hub(Changes):
             return
         due = self._due[kind]
         due.update(topics)
-        if len(due) > MAX_TOPICS:  # nobody takes them just now
+        if len(due) > MAX_TOPICS:  # the sender is stalled
             due.clear()
             due.add(EVERYTHING)
         self.on_due()

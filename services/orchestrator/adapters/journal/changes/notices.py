@@ -1,7 +1,7 @@
-"""Carries the messages of the orchestrators of one PostgreSQL, by LISTEN and NOTIFY.
+"""Carries messages between the orchestrators of a PostgreSQL database by LISTEN and NOTIFY.
 
-Nothing is notified in the transaction of a write: PostgreSQL lets such transactions commit one after the other, each
-with its wait for the disk. A change is told after its commit, and only while another process waits for it.
+Write transactions do not NOTIFY: PostgreSQL would commit them one after the other, each with its wait for the disk.
+A change is announced after its commit, and only while another process waits for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class Notices:
-    """The one listening connection of a process, made again after its loss, and the messages that it sends."""
+    """The listening connection of a process, reopened after a loss, and the messages that the process sends."""
 
     def __init__(self, engine: Engine, hub: Hub) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -48,7 +48,7 @@ class Notices:
         self._task = asyncio.create_task(self._live())
 
     async def close(self) -> None:
-        """Send what is due, and stop."""
+        """Send the due messages, and stop."""
         self._hub.on_due = None
         if self._task is not None:
             self._task.cancel()
@@ -72,7 +72,7 @@ class Notices:
             await asyncio.sleep(RETRY_S)
 
     async def _carry(self) -> None:
-        """Send what is due at once, and what this process waits for again and again, until the connection is lost."""
+        """Send due messages at once and renew announcements periodically, until the connection is lost."""
         loop = asyncio.get_running_loop()
         renewal_s = loop.time()
         while not self._is_lost:
@@ -112,7 +112,7 @@ class Notices:
             self._hub.hear(notice.extra.decode(errors="replace"))
 
     def _lose(self, number: int) -> None:
-        """Read no more: the driver has closed what it lost, and the number may soon be of something else."""
+        """Stop reading: the driver has closed the lost connection, and its file descriptor may soon be reused."""
         if not self._is_lost:
             self._is_lost = True
             asyncio.get_running_loop().remove_reader(number)

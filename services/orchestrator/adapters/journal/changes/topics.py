@@ -1,4 +1,4 @@
-"""The names of what may change, and the messages of the orchestrators about them. Has no effects."""
+"""Topic names and the messages of the orchestrators about topics. Has no effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TOPICS = 10_000
 
 
 def topic_of(key: ExecutionKey | SessionKey) -> str:
-    """Return the name of an execution or a conversation: a hash, so that it is short and tells nothing."""
+    """Return the topic of an execution or a conversation: a short hash that reveals nothing."""
     return hashlib.sha256("\0".join((type(key).__name__, *key)).encode(errors="replace")).hexdigest()[:16]
 
 
@@ -28,14 +28,14 @@ class Message(NamedTuple):
 
 
 def write_messages(sender: str, kind: str, topics: Collection[str]) -> Iterator[str]:
-    """Yield the texts of messages about the topics; none for no topics."""
+    """Yield the texts of the messages about topics; empty without topics."""
     names = sorted(topics)
     for start in range(0, len(names), TOPICS_PER_MESSAGE):
         yield " ".join((sender, kind, *names[start : start + TOPICS_PER_MESSAGE]))
 
 
 def read_message(text: str) -> Message | None:
-    """Return the message of a text; None for one that another version or somebody else wrote."""
+    """Parse a message; None for a text of another version or of another program."""
     sender, _, rest = text.partition(" ")
     kind, *topics = rest.split(" ")
     if kind not in (WANTED, CHANGED):
@@ -44,10 +44,10 @@ def read_message(text: str) -> Message | None:
 
 
 class Interests:
-    """The topics that other processes wait for, and those that changed here a moment ago.
+    """The topics that other processes wait for, and the topics that changed here recently.
 
-    Invariant: a change reaches whoever asked for its topic before it, and whoever asks at most `recent_s` after it. So
-    a process may ask and read at the same time. Of either at most MAX_TOPICS are kept, the newest.
+    Invariant: a change reaches every process that asked for its topic before the change, or at most `recent_s` after
+    it, so a process may ask and read at the same time. Each set keeps the newest MAX_TOPICS topics.
     """
 
     def __init__(self, kept_s: float, recent_s: float) -> None:
@@ -57,12 +57,12 @@ class Interests:
         self._recent: dict[str, float] = {}
 
     def want(self, topics: Collection[str], now_s: float) -> list[str]:
-        """Record that somebody waits for topics; return those of them that changed here a moment ago."""
+        """Record that another process waits for topics; return the topics that changed here recently."""
         _put(self._wanted, topics, now_s, now_s + self._kept_s)
         return [topic for topic in topics if self._recent.get(topic, now_s) > now_s]
 
     def change(self, topics: Collection[str], now_s: float) -> list[str]:
-        """Record that topics changed here; return those of them that somebody waits for."""
+        """Record that topics changed here; return the topics that another process waits for."""
         _put(self._recent, topics, now_s, now_s + self._recent_s)
         if EVERYTHING in topics or self._wanted.get(EVERYTHING, now_s) > now_s:
             return list(topics)

@@ -1,1 +1,1 @@
-"""Who calls, and what it may spend: keys and budgets in the journal's database."""
+"""API keys, budgets and audit in the journal's database."""

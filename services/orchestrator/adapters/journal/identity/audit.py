@@ -26,10 +26,10 @@ log = get_logger(__name__)
 
 
 class SqlAudit(JournalAccess, AuditStore):
-    """Records by owner and position. A page token is the position of the last record, and its owner.
+    """Audit records by owner and position. A page token holds the position and the owner of the last record.
 
     Attributes:
-        audit_key: Keys the digests; empty for none.
+        audit_key: Keys the digests; empty for unkeyed digests.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class SqlAudit(JournalAccess, AuditStore):
         self.audit_key = b""
         self._add_record = Prepared(self._insert(audit_records), self._dialect)
         self._listing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-audit")
-        # The last position and digest of this owner's chain, which nobody else writes; None when it must be read.
+        # The last position and digest of this owner's chain, which has no other writer; None until it is read.
         self._head: tuple[int, bytes] | None = None
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
@@ -60,7 +60,7 @@ class SqlAudit(JournalAccess, AuditStore):
         return Page(records, f"{records[-1].position}/{records[-1].owner}")
 
     def _forget_head(self, *_: object) -> None:
-        """Read the head again: what was written may have been rolled back. Each end of a read comes here too."""
+        """Forget the head, as its write may have been rolled back. The end of each read calls this too."""
         self._head = None
 
     def _append(self, db: Connection, entry: AuditEntry) -> None:

@@ -29,10 +29,10 @@ _ORDER = (budgets.c.tenant, budgets.c.subject)
 
 
 class SqlBudgets(JournalAccess, BudgetStore):
-    """Budgets by account. A page token is the last one's tenant and subject.
+    """Budgets by account. A page token holds the tenant and subject of the last account.
 
-    Each change is a transaction of its own, on a thread of its own: a group of changes that locks several tenants' rows
-    could block the group of another orchestrator, and with it all its executions.
+    Each change has its own transaction on a separate thread: a group of changes that locks several tenants' rows
+    could block the group of another orchestrator, and with it all executions there.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
@@ -108,7 +108,7 @@ def _grant(db: Connection, account: Account, least: Amount, now_s: float) -> Gra
 
 
 def _locked(db: Connection, account: Account, now_s: float) -> Budget | None:
-    """Return a budget whose row no other transaction changes before this one ends."""
+    """Return a budget, with its row locked until the transaction ends."""
     found = select(budgets).where(_of(account)).with_for_update()
     return next(iter(_budgets(db, found, now_s)), None)
 

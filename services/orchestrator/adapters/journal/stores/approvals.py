@@ -27,7 +27,7 @@ _HAS_NOT_ENDED = and_(
 
 
 class SqlApprovals(JournalAccess, ApprovalStore):
-    """Approvals by execution and call. A page token is the time of the last one, its execution and its call."""
+    """Approvals by execution and call. A page token holds the time, execution and call of the last approval."""
 
     async def ask_approval(self, key: ExecutionKey, asked: Approval) -> Approval:
         stored: Approval = await self._commit(lambda db: self._ask(db, key, asked))

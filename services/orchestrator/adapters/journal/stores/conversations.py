@@ -27,7 +27,7 @@ from services.orchestrator.ports.journal import (
 )
 from services.orchestrator.ports.page import Page
 
-# A character of a value has up to so many in a sealed journal, whose values only this process can read.
+# Most bytes per character in a sealed journal, where only this process can read the values.
 _SEALED_CHARS = 8
 _sessions, _messages = tables.sessions, tables.messages
 
@@ -136,7 +136,7 @@ def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tupl
 
 
 def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes: int) -> SessionRecord:
-    """Return a conversation with its newest messages before a position, within the limits; none for a limit of 0."""
+    """Return a conversation with its newest messages before a position, within the limits; no messages for limit 0."""
     row = db.execute(select(_sessions).where(of_session(_sessions, key))).first()
     if row is None:
         raise _no_session(key)
@@ -185,7 +185,7 @@ def _page(db: Connection, found: Select[Any], limit: int, state_key: str) -> Pag
 
 
 def _values_of(db: Connection, sessions: Sequence[Row[Any]], state_key: str) -> dict[str, str]:
-    """Return the values of a key by the ids of sessions of one tenant, without the long ones."""
+    """Return the values of a state key by session id, for sessions of one tenant; omits long values."""
     if not state_key or not sessions:
         return {}
     table = tables.session_state

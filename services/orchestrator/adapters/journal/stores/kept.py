@@ -21,11 +21,11 @@ from services.orchestrator.core.model.request_check import check_metadata
 from services.orchestrator.ports.journal import ExecutionRecord
 from services.orchestrator.ports.page import Page
 
-LOOKED_AT = 1000  # executions for one page
+LOOKED_AT = 1000  # most executions scanned for a page
 
 
 class SqlKept(JournalAccess):
-    """What callers keep with their executions."""
+    """Data that callers keep with their executions."""
 
     async def update_metadata(
         self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
@@ -42,9 +42,9 @@ class SqlKept(JournalAccess):
 def page_by_metadata(
     db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int
 ) -> Page[ExecutionRecord]:
-    """Return the first executions among those found whose requests are kept with this metadata.
+    """Return the first executions of a query with matching kept metadata.
 
-    The metadata may be sealed, so that the database cannot compare it.
+    The metadata may be sealed, so the database cannot compare it.
     """
     is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
     kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)

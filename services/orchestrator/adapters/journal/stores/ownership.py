@@ -1,4 +1,4 @@
-"""Ownership of executions in the journal: which orchestrator runs which."""
+"""Ownership of executions in the journal: the orchestrator that runs each execution."""
 
 from __future__ import annotations
 

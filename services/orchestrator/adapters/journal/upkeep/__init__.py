@@ -1,1 +1,1 @@
-"""What keeps the journal small: the purge of what is old, and a watch on free space."""
+"""Keeps the journal small: purges old rows and watches the free space."""

@@ -1,4 +1,4 @@
-"""The lock of an owner's name: at most one process is an owner."""
+"""The lock of an owner's name, which only one process can hold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OwnerLock:
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
         self._backend: int | None = None  # the server's process that holds the lock
-        self._refused_s: float | None = None  # the first refusal came then; None unless another one has the lock
+        self._refused_s: float | None = None  # time of the first refusal; None unless another process has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
         self._newest: object = None  # a mark of the connection that was made last, and the mark when the lock was held
         self._newest_held: object = None
@@ -63,12 +63,12 @@ class OwnerLock:
         with self._alone:
             newest = self._newest
             self._hold()
-            self._newest_held = newest  # not one that was made meanwhile
+            self._newest_held = newest  # ignores a connection that was made meanwhile
 
     def hold_if_doubtful(self) -> None:
-        """Do as `hold` does unless the lock was held after the newest connection was made.
+        """Call `hold` unless the lock was held after the newest connection was made.
 
-        A server that makes a new one may have ended all others, the lock's own among them.
+        A new connection may mean that the server ended all others, including the lock's connection.
         """
         if self._session is None or self._newest is not self._newest_held:
             self.hold()
@@ -80,7 +80,7 @@ class OwnerLock:
         try:
             is_held = self._answers() or self._take_session()
         except DBAPIError:
-            self._refused_s = None  # nobody knows who has it
+            self._refused_s = None  # the holder is unknown
             raise
         if is_held:
             self._refused_s = None
@@ -90,7 +90,7 @@ class OwnerLock:
 
     @property
     def is_refused(self) -> bool:
-        """Whether another one had the lock when it was last asked for."""
+        """Whether another process held the lock at the last attempt."""
         return self._refused_s is not None
 
     def release(self) -> None:
@@ -109,7 +109,7 @@ class OwnerLock:
             )
 
     def _answers(self) -> bool:
-        """Tell whether the connection that holds the lock is alive; one that is not is given up."""
+        """Return whether the connection that holds the lock is alive; release the lock if not."""
         if self._session is None:
             return False
         try:
@@ -143,7 +143,7 @@ class OwnerLock:
             number = int.from_bytes(self._key, signed=True)
             if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
                 return False
-            connection.detach()  # the lock is the connection's, which must not go back to the pool
+            connection.detach()  # the lock belongs to the connection, which must not return to the pool
             self._session, self._backend = connection, backend
             self._stack = stack.pop_all()
         return True

@@ -19,7 +19,7 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
-FIRST_PURGE_S = 10.0  # after the start, which may still resume old executions
+FIRST_PURGE_S = 10.0  # after the start, when old executions may still be resumed
 RETRY_S = 5.0  # after a purge that failed
 ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; no caller waits for the purge
 
@@ -94,7 +94,7 @@ class Purger:
                 await asyncio.sleep(PURGE_INTERVAL_S)
 
     async def _repeat(self, forget: Callable[[Connection], int]) -> int:
-        """Purge batch by batch until none is left; the pauses between batches are for the writer."""
+        """Purge batch by batch until nothing is left; the pauses between batches leave time for the writer."""
         count = 0
         while True:
             started_s = time.monotonic()
@@ -178,7 +178,7 @@ def _chain_owners(db: Connection) -> Iterator[str]:
 
 
 def _executions_of(db: Connection, found: Select[tuple[str, str]]) -> list[ExecutionKey]:
-    """Lock the executions that are found, and return their keys."""
+    """Lock the executions of a query and return their keys."""
     return [ExecutionKey(row.tenant, row.request_id) for row in db.execute(found.with_for_update(skip_locked=True))]
 
 

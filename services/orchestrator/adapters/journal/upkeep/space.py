@@ -31,7 +31,7 @@ class JournalSpace:
         return float(sum(part.stat().st_size for part in parts if part.exists()))
 
     def free_bytes(self) -> float | None:
-        """Return the free space of the volume; None for a server."""
+        """Return the free space of the volume; None for a database server."""
         if self._path is None:
             return None
         return float(shutil.disk_usage(self._path.parent).free)

@@ -9,17 +9,17 @@ from services.orchestrator.ports.policy import DEFAULT_MODEL, Action, Collection
 
 
 def check_model(policy: Policy, name: str) -> None:
-    """Raise PermissionDenied (AUTH_POLICY) for a model that the tenant may not use; "" is the default one."""
+    """Raise PermissionDenied (AUTH_POLICY) if the tenant may not use a model; "" is the default model."""
     _raise(find_model_denial(policy, name))
 
 
 def find_model_denial(policy: Policy, name: str) -> str:
-    """Return why the tenant may not use a model; empty when it may. "" is the default one."""
+    """Return the reason why the tenant may not use a model; empty if it may. "" is the default model."""
     return policy.find_denial(current_principal().tenant, Action.INFER, Model(name or DEFAULT_MODEL))
 
 
 def check_collection(policy: Policy, action: Action, name: str) -> None:
-    """Raise PermissionDenied (AUTH_POLICY) for a collection with which the tenant may not do this."""
+    """Raise PermissionDenied (AUTH_POLICY) if the tenant may not perform this action on a collection."""
     _raise(policy.find_denial(current_principal().tenant, action, Collection(name)))
 
 

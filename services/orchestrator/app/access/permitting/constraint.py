@@ -1,4 +1,4 @@
-"""The constraint service, whose judge is a model that a tenant may use."""
+"""The constraint service, with its judge limited to models that the tenant may use."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from services.orchestrator.ports.policy import Policy
 
 
 def within_policy(services: Services, policy: Policy | None) -> Services:
-    """Return services that let each tenant use what the policy permits; without a policy, everything."""
+    """Return services limited to the policy of each tenant; unchanged without a policy."""
     if policy is None:
         return services
     return replace(

@@ -32,7 +32,7 @@ class PermittedTools(ToolsPort):
         return await self._tools.search_tools(query, names, limit)
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
-        (offered,) = await self._tools.list_tools([call.name])  # a call does not tell the safety of its tool
+        (offered,) = await self._tools.list_tools([call.name])  # a call does not carry the safety of its tool
         self._check(offered)
         return await self._tools.execute(call, report)
 

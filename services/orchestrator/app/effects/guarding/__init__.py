@@ -1,1 +1,1 @@
-"""The guards of a deployment read what goes in and out of an execution."""
+"""Applies a deployment's guards to the inputs and outputs of an execution."""

@@ -1,4 +1,4 @@
-"""Guards what a model says before anybody gets it, as it streams."""
+"""Guards the model's output as it streams, before anything is passed on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
 class OutputGuards:
-    """The guards of one inference; `warnings` are of what they did."""
+    """The guards of one inference; `warnings` are about their actions."""
 
     def __init__(self, request: Request, command: Infer, scope: RunScope) -> None:
         self._request = request
@@ -43,13 +43,13 @@ class OutputGuards:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no guard reads what the model says."""
+        """Whether no guard reads the model's output."""
         return not self._holds_calls
 
     async def guarded(
         self, pieces: AsyncIterator[InferenceDelta | InferenceOutput]
     ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-        """Yield what may pass; raises PermissionDenied (GUARD_BLOCKED). Calls are held back until they are whole."""
+        """Yield the permitted output; raises PermissionDenied (GUARD_BLOCKED). Tool calls are held until complete."""
         async for piece in pieces:
             if isinstance(piece, InferenceOutput):
                 async for last in self._last(piece):
@@ -66,7 +66,7 @@ class OutputGuards:
         return replace(delta, content=content, reasoning=reasoning, tool_calls=())
 
     async def _last(self, output: InferenceOutput) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-        """Yield what was held back, then the whole output."""
+        """Yield the held text, then the whole output."""
         try:
             if self._command.is_streamed:
                 content = await self._feed(self._content, is_end=True)
@@ -87,7 +87,7 @@ class OutputGuards:
         yield left
 
     async def _whole(self, output: InferenceOutput) -> InferenceOutput:
-        """Return what the guards leave of a whole output; what streamed as it is is not read again."""
+        """Return the whole output after the guards; text that streamed unchanged is not read again."""
         content = await self._left_of(output.content, self._content)
         reasoning = await self._left_of(output.reasoning, self._reasoning)
         logprobs = output.logprobs if content == output.content else ()  # they spell the text
@@ -113,7 +113,7 @@ class OutputGuards:
         return text
 
     async def _through(self, link: Link, text: str, *, is_end: bool) -> str:
-        """Return what may leave one guard now."""
+        """Return the text that may leave a guard now."""
         if link.is_open:
             return text
         link.stream.add(text)

@@ -23,7 +23,7 @@ NO_ARGUMENTS = "{}"
 
 @dataclass(frozen=True, slots=True)
 class CheckedCalls:
-    """An output whose calls may be made, but for those that are blocked."""
+    """An output with its permitted and blocked calls, and the guards' warnings."""
 
     output: InferenceOutput
     warnings: tuple[ResponseWarning, ...] = ()
@@ -32,7 +32,7 @@ class CheckedCalls:
 async def check_calls(
     output: InferenceOutput, client_tools: frozenset[str], request: Request, scope: RunScope
 ) -> CheckedCalls:
-    """Have the guards read the arguments of calls; those of a caller's tool are output too.
+    """Have the guards read the arguments of calls; calls of the caller's tools are read as output too.
 
     A blocked call loses its arguments. Raises PermissionDenied (GUARD_BLOCKED) for a blocked call of a caller's tool.
     """
@@ -57,7 +57,7 @@ async def check_calls(
 
 
 async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request: Request, scope: RunScope) -> Checked:
-    """Have the guards of stages read the arguments of a call; returns the arguments as one text."""
+    """Have the guards of some stages read the arguments of a call; returns the arguments as one text."""
     arguments = call.arguments_json
     warnings: tuple[ResponseWarning, ...] = ()
     for stage in stages:
@@ -68,7 +68,7 @@ async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request:
 
 
 async def _check_json(text: str, stage: GuardStage, request: Request, scope: RunScope, call_id: str) -> Checked:
-    """Have the guards read the strings of a JSON document as they are meant, or a text that is none as it is."""
+    """Have the guards read the unescaped strings of a JSON document; a text that is not JSON is read as it is."""
     try:
         document = parse_json(text or NO_ARGUMENTS)
     except JsonTextError:
@@ -105,12 +105,12 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def reads_results(request: Request, scope: RunScope) -> bool:
-    """Tell whether a guard reads results of tools."""
+    """Return whether a guard reads tool results."""
     return bool(guards_of(GuardStage.TOOL_RESULTS, request, scope))
 
 
 async def check_record(record: ToolCallRecord, request: Request, scope: RunScope) -> ToolCallRecord:
-    """Have the guards read the result of a call; one that is blocked is withheld, and the call has failed."""
+    """Have the guards read the result of a call; a blocked result is withheld, and the call counts as failed."""
     if not reads_results(request, scope):
         return record
     text = GuardedText(record.result, GuardStage.TOOL_RESULTS, is_untrusted=True)
@@ -122,7 +122,7 @@ async def check_record(record: ToolCallRecord, request: Request, scope: RunScope
 
 
 def withheld(record: ToolCallRecord, failure: Failure) -> ToolCallRecord:
-    """Return the record of a call whose result a guard blocks."""
+    """Return the record of a call with a blocked result."""
     text = f"the result of {record.name!r} is withheld: {failure.message}"
     return replace(record, result=text, is_error=True, error_code=ErrorCode.GUARD_BLOCKED, is_retryable=False)
 
@@ -130,7 +130,7 @@ def withheld(record: ToolCallRecord, failure: Failure) -> ToolCallRecord:
 async def check_chunks(
     chunks: Sequence[Chunk], request: Request, scope: RunScope
 ) -> tuple[tuple[Chunk, ...], tuple[ResponseWarning, ...]]:
-    """Have the guards of results read retrieved chunks; a blocked one is left out."""
+    """Have the guards of tool results read retrieved chunks; blocked chunks are left out."""
     left: list[Chunk] = []
     warnings: list[ResponseWarning] = []
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Has all guards of a stage read whole texts, one guard after the other."""
+"""Runs all guards of a stage on whole texts, one guard after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Texts that may pass, and the warnings of what was done to them."""
+    """The texts after the guards, and warnings about changes."""
 
     texts: tuple[str, ...]
     warnings: tuple[ResponseWarning, ...] = ()
@@ -53,9 +53,9 @@ async def check_input(run: Run, _command: CheckInput, scope: RunScope) -> InputC
 async def check_texts(
     texts: Sequence[GuardedText], stage: GuardStage, request: Request, scope: RunScope, *, tool_call_id: str = ""
 ) -> Checked:
-    """Have the guards of a stage read those of the texts that are of that stage.
+    """Have the guards of a stage read the texts of that stage.
 
-    Raises PermissionDenied (GUARD_BLOCKED) for a text that may not pass.
+    Raises PermissionDenied (GUARD_BLOCKED) for a blocked text.
     """
     passing, warnings = list(texts), []
     for rule in guards_of(stage, request, scope):
@@ -78,7 +78,7 @@ def _reads(rule: GuardRule, stage: GuardStage, text: GuardedText) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Which guard reads texts, and where."""
+    """The guard that reads the texts, its stage, request and tool call."""
 
     rule: GuardRule
     stage: GuardStage
@@ -87,7 +87,7 @@ class _Place:
 
 
 async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[list[str], list[ResponseWarning]]:
-    """Return what one guard leaves of texts."""
+    """Return the texts after a guard, and its warnings."""
     tally = Tally(at.rule, at.stage)
     try:
         found = await look(at.rule, [Window(text, 0) for text in texts], at.request, scope)

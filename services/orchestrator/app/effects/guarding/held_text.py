@@ -35,7 +35,7 @@ class Link:
 
 @dataclass(slots=True)
 class Said:
-    """One text of an inference, in pieces as the model said it and as it passed so far."""
+    """A text of an inference: the pieces from the model, and the pieces that have passed the guards."""
 
     links: list[Link]
     raw: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Said:
 
 
 def parts_of(delta: InferenceDelta) -> Iterator[InferenceDelta]:
-    """Yield a delta in parts that can be sent: guards let out at once what they held, and marks make it longer."""
+    """Split a delta into parts small enough to send: released text and redaction marks can make it long."""
     if len(delta.content) + len(delta.reasoning) <= MAX_DELTA:
         yield delta
         return

@@ -20,13 +20,13 @@ from services.orchestrator.core.model.request import Request, side_hints
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.ports.services import QuestionScores
 
-JUDGED = "judged"  # the kind of what a model finds
+JUDGED = "judged"  # the kind of a judge's findings
 
 
 async def judge(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
-    """Have the model judge the texts as one, and return a finding in each if a statement is true of them."""
+    """Have the model judge the texts together; if a statement is true, return a finding in each text."""
     questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
     said = [Message(Role.USER, content=window.text) for window in windows]
     command = Decide(decision_messages("", said), tuple(questions))

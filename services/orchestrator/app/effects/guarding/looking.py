@@ -1,4 +1,4 @@
-"""Has one guard look at texts, in a worker or by a decision of the model, and tells what it did."""
+"""Runs one guard on texts, in a worker or as a decision of the model, and reports its actions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GuardFailedError(Exception):
 async def look(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
-    """Return the findings in each text; raises GuardFailedError. What ends the request passes through."""
+    """Return the findings in each text; raises GuardFailedError. Errors that end the request pass through."""
     try:
         with span(f"guard {rule.name}"):
             return await _find(rule, windows, request, scope)
@@ -63,7 +63,7 @@ def _runner(scope: RunScope) -> GuardRunner:
 
 
 async def tell(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:
-    """Tell what a guard did: an event of the timeline, and the metric."""
+    """Report a guard's action as an event of the timeline and in the metrics."""
     if report.findings:
         labels = {"guard": report.guard, "stage": report.stage.value, "action": report.outcome.value.lower()}
         findings_counter.add(report.findings, labels)
@@ -74,12 +74,12 @@ async def tell(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> 
 
 
 def blocked(report: GuardReport) -> PermissionDenied:
-    """Return the error of what a guard blocks."""
+    """Return the error for a blocked text."""
     return PermissionDenied(failure=report.failure)
 
 
 def outcome_of_failure(rule: GuardRule) -> GuardOutcome:
-    """Return what becomes of a text that a guard could not check."""
+    """Return the outcome for a text that a guard could not check."""
     if rule.on_failure is OnFailure.CLOSED:
         return GuardOutcome.FAILED_CLOSED
     return GuardOutcome.FAILED_OPEN

@@ -1,1 +1,1 @@
-"""Asks the model: for one answer, or for the replicas of a vote."""
+"""Inference for one answer, or for the replicas of a vote."""

@@ -1,4 +1,4 @@
-"""Asks the model, and streams what it says."""
+"""Runs an inference and streams its output."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from services.orchestrator.ports.services import QuestionScores
 async def infer(
     run: Run, command: Infer, scope: RunScope, purpose: InferencePurpose = InferencePurpose.ANSWER
 ) -> Inferred:
-    """Wait as long as the retry policy says, then ask the model, and stream its text where the command says so.
+    """Wait as the retry policy says, then run the inference, and stream its text if the command says so.
 
-    An inference that is lost on the way is made once more, for it changes nothing; an event discards what it has said.
-    The usage of the output includes that of the lost one.
+    A lost inference is restarted once, which is safe without side effects; an event discards its text. The usage of
+    the output includes the lost inference.
     """
     request, inference = run.request, scope.inference
     wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
@@ -66,7 +66,7 @@ async def infer(
 async def _for_people(
     pieces: AsyncIterator[InferenceDelta | InferenceOutput],
 ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-    """Yield what an inference says of an answer with citations: its deltas have the text, and not its JSON."""
+    """Yield the output of an answer with citations, with plain text instead of JSON in its deltas."""
     text = CitedText()
     async for piece in pieces:
         if isinstance(piece, InferenceDelta):
@@ -84,11 +84,11 @@ async def _asked(
     *,
     may_restart: bool,
 ) -> AsyncIterator[tuple[str, AsyncIterator[InferenceDelta | InferenceOutput]]]:
-    """Ask the model within what tells of it, and yield the inference's name and what it says.
+    """Run the inference between its start and end events; yield its name and its output stream.
 
     A lost inference is discarded instead of raised if it may restart.
     """
-    scope.inference.give_up()  # one that a timeout stopped
+    scope.inference.give_up()  # an inference that a timeout stopped
     try:
         async with telling as name, aclosing(scope.services.inference.infer(command, request.hints)) as pieces:
             yield name, pieces
@@ -101,7 +101,7 @@ async def _asked(
 
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:
-    """Tell whether an inference that had begun was lost; one that has said something, only with its service."""
+    """Return whether a running inference was lost; an engine error counts only before the first output."""
     said = scope.inference.said
     if said is None:
         return False
@@ -112,7 +112,7 @@ def _is_lost(scope: RunScope, error: PaganticError) -> bool:
 
 
 async def _discard(scope: RunScope, error: PaganticError) -> None:
-    """Give a lost inference up, and tell the callers to discard what it has said."""
+    """Give up a lost inference, and emit an event that discards its output."""
     has_streamed_calls = bool(scope.inference.calls)
     lost = scope.inference.give_up()
     if lost.content or lost.reasoning or has_streamed_calls:
@@ -123,7 +123,7 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
 async def _take(
     piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str
 ) -> InferenceOutput | None:
-    """Keep what an inference has said in case it is stopped, and stream it; return the whole output, the last piece."""
+    """Keep a piece in case the inference is stopped, and stream it; return the whole output, which comes last."""
     if isinstance(piece, InferenceOutput):
         scope.inference.said = None
         return piece

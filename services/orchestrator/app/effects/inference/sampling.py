@@ -29,7 +29,7 @@ from services.orchestrator.core.model.voting import canonical_json, is_decided
 
 
 async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
-    """Collect the replicas, all or as many as decide the vote; leaving the stream stops those that still decode."""
+    """Collect all replicas, or enough to decide the vote; leaving the stream stops the replicas still decoding."""
     progress = scope.recorder.progress
     votes, failed = _Votes(run, command, scope), None
     try:
@@ -46,12 +46,12 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
         if not progress.replicas or failure.category is ErrorCategory.CANCELLATION:
             raise
         for index in set(range(command.voting.n)) - set(progress.replicas):
-            progress.replicas[index] = Replica(index, failure=failure)  # it abstains, what has ended still counts
+            progress.replicas[index] = Replica(index, failure=failure)  # it abstains; ended candidates still count
     return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model, votes.warnings)
 
 
 class _Votes:
-    """The candidates of one vote; `last` is the output of the one that ended last, `warnings` are the guards'."""
+    """The candidates of one vote; `last` is the output that ended last, `warnings` are the guards' warnings."""
 
     def __init__(self, run: Run, command: Sample, scope: RunScope) -> None:
         self._run = run
@@ -72,11 +72,11 @@ class _Votes:
                     return
 
     def end(self, _failure: Failure | None) -> events.InferenceEnd:
-        """Return what the end of the vote's inference tells."""
+        """Return the content of the end event of the vote's inference."""
         return end_of(replace(self.last, usage=self._scope.recorder.progress.vote_usage))
 
     async def _draws(self) -> AsyncGenerator[CandidateOutput, None]:
-        """Yield each candidate as it ends; a vote that is lost before its first one begins again."""
+        """Yield each candidate as it ends; a vote lost before its first candidate restarts once."""
         progress = self._scope.recorder.progress
         try:
             async with aclosing(self._counted_draws(TokenUsage())) as items:
@@ -93,7 +93,7 @@ class _Votes:
                 yield item
 
     async def _counted_draws(self, lost: TokenUsage) -> AsyncGenerator[CandidateOutput, None]:
-        """Yield each candidate, and count what all of them cost beside what was lost."""
+        """Yield each candidate, and add up the usage of all candidates and the lost attempt."""
         progress = self._scope.recorder.progress
         async with aclosing(self._scope.services.inference.sample(self._command, self._run.request.hints)) as items:
             async for item in items:

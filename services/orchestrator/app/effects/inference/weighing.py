@@ -17,7 +17,7 @@ from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
 
-# The two beginnings that an answer can have, up to the character in which they differ.
+# The two possible beginnings of an answer, up to the first differing character.
 _BEGINNINGS = (ABSTENTION_JSON.removesuffix("}"), AFFIRMATION_JSON)
 
 
@@ -33,8 +33,8 @@ async def weigh_abstention(
 ) -> tuple[float | None, TokenUsage]:
     """Return the probability of an abstention in place of claims, and the usage.
 
-    The probability is None where the request does not ask for it, and where the model cannot tell: an answer is
-    not lost for it. A request that is stopped meanwhile keeps what was streamed, and pays for it.
+    The probability is None if it was not requested or scoring failed, since an answer must not be lost for it. A
+    request that is stopped meanwhile keeps its streamed text, and its usage is charged.
     """
     if not _is_wanted(run, output):
         return None, TokenUsage()

@@ -1,4 +1,4 @@
-"""Runs one step of a plan, again where its retry policy says so, each time within its limit of time."""
+"""Runs one step of a plan: retries by its policy, each attempt within its timeout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> StepResult:
-    """Run a step and tell of it; its failure is in the result."""
+    """Run a step between its start and end events; a failure is returned in the result."""
     request, recorder, clock = plan.request, plan.scope.recorder, plan.scope.clock
     correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id, step_name=step.name)
     with work_scope(correlation=correlation), step_span(step) as opened:
@@ -71,7 +71,7 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
             usage += plan.progress.usage_of_step(step.name)
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
         last = plan.last_attempts.get(step.name, run_number)
-        if step.kind == StepKind.INFER:  # the next attempt streams its text anew
+        if step.kind == StepKind.INFER:  # the next attempt streams its text again
             with attempt_scope(last):
                 await plan.scope.recorder.emit(events.AttemptDiscarded(last, failure.message))
         run_number = last + 1

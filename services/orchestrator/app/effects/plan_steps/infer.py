@@ -25,7 +25,7 @@ _HINTS = ("max_tokens", "temperature", "top_p", "seed", "model")  # parameters o
 async def run_infer(attempt: StepAttempt) -> StepDone:
     """Run a turn: tools, the step's contract, repair and retries.
 
-    A run that was interrupted goes on after the last thing that happened to its machine.
+    An interrupted run continues after the last input of its machine.
     """
     step, plan, scope = attempt.step, attempt.plan, attempt.scope()
 
@@ -47,8 +47,8 @@ async def run_infer(attempt: StepAttempt) -> StepDone:
     plan.model = outcome.run.model or plan.model
     response = _response_of(outcome)
     if response.failure is not None:
-        # Its own retries are used up: what is left to try again is a service that failed.
-        # A tool that ran, or may have, must not run again.
+        # The run has used up its own retries: only the failure of a service is worth another attempt.
+        # A tool that ran, or may have run, must not run again.
         is_safe = response.validation is None and not attempt.has_called
         raise StepFailedError(replace(response.failure, retryable=response.failure.retryable and is_safe))
     output = Value(ValueKind.TEXT, text=response.content)

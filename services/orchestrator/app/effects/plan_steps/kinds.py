@@ -1,4 +1,4 @@
-"""What a step of each kind does."""
+"""The implementation of each kind of step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contra
 
 
 async def run_attempt(attempt: StepAttempt) -> StepDone:
-    """Do what a step's kind says. Raises StepFailedError or PaganticError."""
+    """Run a step by its kind. Raises StepFailedError or PaganticError."""
     custom = attempt.plan.scope.services.custom_steps.get(attempt.step.kind)
     if custom is not None:
         return await _run_custom(attempt, custom)
@@ -71,7 +71,7 @@ async def _run_tool(attempt: StepAttempt) -> StepDone:
 
 
 async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallRecord:
-    """Make the step's call, but for one that had ended or may have run before an interruption."""
+    """Make the step's call, unless it had ended or may have run before an interruption."""
     plan, scope = attempt.plan, attempt.scope()
     before = scope.calls if attempt.is_first else CallProgress()
     lost = _lost_call(before, ToolCall("", tool, arguments), plan, scope)

@@ -1,4 +1,4 @@
-"""What the steps of one plan share, and what one attempt of a step has."""
+"""The scope of a plan's steps, and the scope of an attempt of a step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PlanScope:
     """The scope of one plan.
 
     Attributes:
-        request: The request, with what PREPARE resolved.
+        request: The request, with the results of PREPARE.
         tools: The tools that the plan may call, by name.
-        scope: That of the execution.
-        surroundings: Gives the provenance of what the plan's steps work on.
-        enforcement: What the pipeline made of the final step's output.
+        scope: The scope of the execution.
+        surroundings: Returns the provenance of the texts that the plan's steps use.
+        enforcement: The result of the pipeline for the final step's output.
         model: The alias that served the last inference.
-        last_attempts: The last attempt of each infer step, which may have made several in one run of its machine.
+        last_attempts: The last attempt of each infer step, as a run of its machine may make several attempts.
     """
 
     request: Request
@@ -44,11 +44,11 @@ class PlanScope:
 
     @property
     def progress(self) -> Progress:
-        """What has happened inside the plan."""
+        """The progress inside the plan."""
         return self.scope.recorder.progress
 
     def is_final(self, step: Step | StepResult) -> bool:
-        """Tell whether a step's output is the plan's."""
+        """Return whether this is the final step, so that its output is the plan's output."""
         return step.name == self.plan.steps[-1].name
 
     async def take_recorded(self) -> None:
@@ -72,9 +72,9 @@ class StepAttempt:
     """One attempt of a step.
 
     Attributes:
-        inputs: What the step works on, by the step that gave it.
-        number: From 1, in this process. The first goes on with what an interrupted attempt had done.
-        run_number: Of the run of the step's machine, those before an interruption included: its first attempt.
+        inputs: The step's inputs, by the step that produced them.
+        number: From 1, in this process. The first attempt continues an interrupted attempt.
+        run_number: Number of the first attempt of the step's machine, including attempts before an interruption.
     """
 
     step: Step
@@ -103,7 +103,7 @@ class StepAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What an attempt gave; `usage` is beside that of the step's machine."""
+    """The result of an attempt; `usage` excludes the step's machine."""
 
     output: Value
     usage: TokenUsage = TokenUsage()
@@ -112,7 +112,7 @@ class StepDone:
 
 
 class StepFailedError(Exception):
-    """An attempt failed; `usage` is beside that of the step's machine."""
+    """An attempt failed; `usage` excludes the step's machine."""
 
     def __init__(self, failure: Failure, usage: TokenUsage = TokenUsage()) -> None:
         super().__init__(failure.message)

@@ -21,7 +21,7 @@ from services.orchestrator.core.model.retrieval import Answerability
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The probability that the chunks have the answer, None where the model could not be asked, and why not."""
+    """The probability that the chunks contain the answer, None if the model was unavailable, and the warnings."""
 
     probability: float | None
     warnings: tuple[ResponseWarning, ...] = ()

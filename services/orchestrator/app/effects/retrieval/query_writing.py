@@ -21,7 +21,7 @@ from services.orchestrator.core.model.retrieval import QueryExpansion
 
 @dataclass(frozen=True, slots=True)
 class WrittenQueries:
-    """The queries, and why there are fewer than were asked for."""
+    """The queries, and warnings if some are missing."""
 
     texts: tuple[str, ...] = ()
     warnings: tuple[ResponseWarning, ...] = ()
@@ -30,7 +30,7 @@ class WrittenQueries:
 async def write_queries(run: Run, question: str, expansion: QueryExpansion, scope: RunScope) -> WrittenQueries:
     """Return the queries that an expansion asks for.
 
-    Where the model cannot be had, or the question is too long for it, those that there are with a warning.
+    If the model is unavailable, or the question is too long for it, return the queries so far with a warning.
     """
     texts: list[str] = []
     for prompt in query_prompts(question, expansion):

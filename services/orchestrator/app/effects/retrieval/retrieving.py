@@ -24,7 +24,7 @@ from services.orchestrator.ports.services import BuiltContext
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The context message, None for none, how likely it has the answer, what could not be had, and the chunks."""
+    """The context message or None, the probability that it has the answer, warnings about failures, and the chunks."""
 
     message: Message | None = None
     confidence: float | None = None
@@ -60,7 +60,7 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
 async def _guarded(
     built: BuiltContext, policy: ContextPolicy, request: Request, scope: RunScope
 ) -> tuple[BuiltContext, tuple[ResponseWarning, ...]]:
-    """Return what the guards leave of a context, laid out anew if they changed it."""
+    """Return the context after the guards, laid out again if they changed it."""
     chunks, warnings = await check_chunks(built.chunks, request, scope)
     if chunks == built.chunks:
         return built, warnings
@@ -83,7 +83,7 @@ def _warnings_of(policy: ContextPolicy, built: BuiltContext) -> tuple[ResponseWa
 async def _build(
     request: Request, policy: ContextPolicy, query: str, more_queries: tuple[str, ...], scope: RunScope
 ) -> tuple[BuiltContext, ResponseWarning | None]:
-    """Return the context of a query and those that the model wrote, or a warning; tells of it in any case."""
+    """Return the context of a query and its expansions, or a warning; emits an event in both cases."""
     started_s = scope.clock.monotonic_s()
     built = BuiltContext(None)
     failed: PaganticError | None = None

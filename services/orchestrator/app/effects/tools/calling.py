@@ -1,4 +1,4 @@
-"""Runs tool calls and tells of each; none runs twice, also when an orchestrator died in the middle of one."""
+"""Runs tool calls and emits their events; no call runs twice, even if an orchestrator dies during the call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Tools = Mapping[str, ToolDefinition]
 
 
 async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
-    """Run the calls of one turn, as many at the same time as may, but for those that had ended; in call order."""
+    """Run the calls of a round concurrently within the limit, except for ended calls; returns records in call order."""
     tools = {tool.name: tool for tool in run.prepared.tools}
     before, provenance = scope.calls, cache(partial(_provenance_of, run, scope))
     try:
@@ -95,7 +95,7 @@ def _provenance_of(run: Run, scope: RunScope) -> Provenance:
 async def cleared_call(
     request: Request, call: ToolCall, tools: Tools, make_provenance: MakeProvenance, scope: RunScope
 ) -> Clearance:
-    """Clear a call; one that was not offered needs no clearance, since it will not run."""
+    """Clear a call; a call of a tool that was not offered needs no clearance, since it will not run."""
     if call.name not in tools:
         return Clearance(call)
     return await clear_call(request, call, tools[call.name], make_provenance, scope)
@@ -104,7 +104,7 @@ async def cleared_call(
 async def run_call(
     request: Request, cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost: bool = False
 ) -> ToolCallRecord:
-    """Run a call and tell of it; its failure is in the record. A lost one may have run, and is not run again."""
+    """Run a call and emit its events; a failure is in the record. A lost call may have run, so it is not rerun."""
     call = cleared.call
     async with scope.tool_slots:
         told = _ToldCall(call, scope, is_quiet=reads_results(request, scope))
@@ -160,7 +160,7 @@ class _ToldCall:
         )
 
     async def report(self, progress: ToolProgress) -> None:
-        """Tell how far the call is."""
+        """Emit the progress of the call."""
         if self._is_quiet:
             progress = replace(progress, message="")
         await self._recorder.emit(events.ToolProgressed(progress), tool_call_id=self._call.id, caused_by=self._cause)
@@ -170,7 +170,7 @@ class _ToldCall:
         await self._emit_end(record, [CallEnded(record, self._step)])
 
     async def give_up(self, record: ToolCallRecord) -> None:
-        """Tell that the call was given up. No entry is stored: a resumed run must know that it may have run."""
+        """Emit the end of a call that was given up. Stores no entry: a resumed run must know that it may have run."""
         self._recorder.progress.add(CallGivenUp(record, self._step))
         await self._emit_end(record, [])
 
@@ -211,7 +211,7 @@ def _failure_of_call(error: PaganticError) -> Failure:
 
 
 def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
-    """Return the record of a call that was cancelled, or whose time was up: it may have run."""
+    """Return the record of a cancelled or timed-out call, which may have run."""
     code = ErrorCode.CANCELLED_SIGNAL
     if current_deadline().has_passed(time.monotonic()):
         code = ErrorCode.CANCELLED_TIMEOUT

@@ -50,7 +50,7 @@ class Clearance:
 async def clear_call(
     request: Request, call: ToolCall, tool: ToolDefinition, make_provenance: MakeProvenance, scope: RunScope
 ) -> Clearance:
-    """Clear a call; one that needs an approval waits for it. A replay that has its result does not make it again."""
+    """Clear a call and wait for its approval if needed. A replay with a recorded result does not repeat the call."""
     if (recorded := scope.recorded_call(call)) is not None:
         scope.given_calls.add(recorded.id)
         return Clearance(call, replace(recorded, id=call.id))

@@ -1,4 +1,4 @@
-"""Adds the tool that searches documents to those of the tools service, which does not know collections."""
+"""Adds the document search tool to the tools service, which does not know collections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.orchestrator.ports.services import ContextPort, OfferedTool, Repor
 
 
 class ToolsWithSearch(ToolsPort):
-    """The tools service and `search_documents`, which stands for itself where the service has a tool of that name."""
+    """The tools service plus `search_documents`, which replaces a tool of the same name."""
 
     def __init__(self, tools: ToolsPort, context: ContextPort, collections: Sequence[str]) -> None:
         self._tools = tools
@@ -32,7 +32,7 @@ class ToolsWithSearch(ToolsPort):
         return sorted(listed, key=lambda one: one.definition.name)
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return the tools that fit, this one first: documents may be about anything."""
+        """Return the matching tools, this tool first: documents may be about anything."""
         others = [name for name in names if name != NAME]
         found = await self._tools.search_tools(query, others, limit) if others else []
         if len(others) < len(names):

@@ -18,7 +18,7 @@ Offer = tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]
 
 
 async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a plan uses. Raises PermissionDenied for one that the request does not name."""
+    """Return the tools that a plan uses. Raises PermissionDenied for a tool that the request does not name."""
     denied = sorted(names - set(request.tools))
     if request.tools and denied:
         raise PermissionDenied(
@@ -56,7 +56,7 @@ def _check_allowed(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> N
 
 
 async def offered_tools(request: Request, history: Sequence[Message], scope: RunScope) -> Offer:
-    """Return the tools, those of the caller last, and a warning where registered ones are left out."""
+    """Return the tools, the caller's tools last, and a warning if registered tools are left out."""
     if not request.may_call_tools:
         return (), ()
     registered, warnings = await _registered_tools(request, scope)

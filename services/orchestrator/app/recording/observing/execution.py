@@ -25,9 +25,9 @@ UNEXPECTED = "INTERNAL"
 
 @contextmanager
 def execution_span(trace_id: str, record: ExecutionRecord) -> Iterator[Span]:
-    """Make the work inside the span of an execution; it begins the trace with this id, if there is one.
+    """Run the work inside the span of an execution, which starts a trace with this id if there is one.
 
-    A trace of its own is linked to that of the call that began the execution.
+    A separate trace is linked to the trace of the call that started the execution.
     """
     caller = trace.get_current_span().get_span_context()
     with trace_scope(trace_id):
@@ -65,7 +65,7 @@ def note_failure(failed: Span, failure: Failure | None) -> None:
 
 
 class StateSpans:
-    """The spans of the states that one machine goes through."""
+    """The spans of a machine's states."""
 
     def __init__(self) -> None:
         self._current: tuple[State, int] | None = None
@@ -75,7 +75,7 @@ class StateSpans:
         return self
 
     def enter(self, state: State, attempt: int) -> None:
-        """Be in a state, in an attempt; the span of the one before ends."""
+        """Enter a state of an attempt; the previous state's span ends."""
         if not is_recording() or self._current == (state, attempt):
             return
         self._opened.close()

@@ -18,16 +18,16 @@ _labels: ContextVar[Mapping[str, str]] = ContextVar("variant_labels", default=_N
 
 
 def variant_labels() -> Mapping[str, str]:
-    """Return the labels of the current work's variant; none outside of experiments."""
+    """Return the labels of the current work's variant; empty outside of experiments."""
     return _labels.get()
 
 
 @contextmanager
 def variant_scope(opened: Span, request: Request) -> Iterator[None]:
-    """Note the variant of a request for the work inside.
+    """Set the variant of a request for the work inside.
 
-    A variant that the caller named, or that a replay has from its record, gives no labels: chance did not choose it, so
-    it would bias what they compare.
+    A variant that was named by the caller, or taken from the record by a replay, gives no labels: it was not chosen at
+    random, so it would bias the comparison.
     """
     variant = request.variant
     labels = _NONE

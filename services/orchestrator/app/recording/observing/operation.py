@@ -1,4 +1,4 @@
-"""One call of a model as the conventions for generative AI describe it: a span, and its measurements."""
+"""One call of a model by the conventions for generative AI: a span and its measurements."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WritableAttributes = dict[str, AttributeValue]
 
 
 class ObservedOperation:
-    """A call that runs.
+    """A running call.
 
-    The labels of its metrics name the model that answered. The name that a caller asked for may be made up, so that it
-    would be a label without bound.
+    The labels of its metrics name the model that answered: the model name in a request may be made up, which would
+    make the number of label values unbounded.
 
     Attributes:
         labels: The labels of its metrics.
-        usage: What it has used so far.
+        usage: Its usage so far.
     """
 
     def __init__(self, name: Operation) -> None:
@@ -50,7 +50,7 @@ class ObservedOperation:
         self._last_chunk_s = now_s
 
     def note(self, model: str, usage: TokenUsage, finish_reason: str = "") -> None:
-        """Note the model that answers, what it has used so far, and why an answer ended."""
+        """Record the answering model, the usage so far, and the finish reason of an answer."""
         if model:
             self.labels[genai.RESPONSE_MODEL] = model
         self.usage = usage
@@ -89,7 +89,7 @@ class ObservedOperation:
 
 @contextmanager
 def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[ObservedOperation]:
-    """Observe a call of the model that a caller asked for, empty for the default one."""
+    """Observe a call of the requested model; an empty name is the default model."""
     known: WritableAttributes = {genai.OPERATION_NAME: name.value, genai.PROVIDER_NAME: genai.PROVIDER, **attributes}
     if model:
         known[genai.REQUEST_MODEL] = model
@@ -99,7 +99,7 @@ def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[O
         observed = ObservedOperation(name)
         try:
             yield observed
-        except GeneratorExit:  # The reader of a stream has closed it, which is no failure.
+        except GeneratorExit:  # The reader closed the stream, which is not a failure.
             raise
         except BaseException as error:
             observed.labels[ERROR_TYPE] = error_type_of(error)

@@ -1,4 +1,4 @@
-"""The services whose work is observed."""
+"""Services with observed work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.orchestrator.app.services import Services
 
 
 def observed(services: Services) -> Services:
-    """Return services whose work becomes spans and metrics, but for the tools."""
+    """Return services that record their work as spans and metrics, except for the tools."""
     return replace(
         services,
         inference=ObservedInference(services.inference),
@@ -22,5 +22,5 @@ def observed(services: Services) -> Services:
 
 
 def with_observed_tools(services: Services) -> Services:
-    """Return services whose tool calls become spans and metrics; tools that the orchestrator adds are among them."""
+    """Return services that record tool calls as spans and metrics, including the orchestrator's own tools."""
     return replace(services, tools=ObservedTools(services.tools))

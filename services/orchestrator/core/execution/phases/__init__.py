@@ -1,1 +1,1 @@
-"""The phases of an execution: each module takes the inputs of one phase."""
+"""The phases of an execution: each module handles the inputs of one phase."""

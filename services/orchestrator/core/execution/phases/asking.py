@@ -1,7 +1,7 @@
-"""The command that asks the model, and the phases of a run with tools.
+"""The inference command, and the phases of a run with tools.
 
-With tools, a model is asked without a constraint while it calls them. If the answer is constrained, it is inferred on
-its own afterwards, without tools.
+While a model may call tools, it is not constrained. If the answer is constrained, it is inferred separately afterwards,
+without tools.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def infer(run: Run, retry: int = 0) -> Infer:
 
 
 def has_answer_phase(run: Run) -> bool:
-    """Tell whether a constrained answer is inferred on its own, after the tool calls."""
+    """Return whether a constrained answer is inferred separately, after the tool calls."""
     return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
 
 

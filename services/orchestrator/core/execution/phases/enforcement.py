@@ -18,7 +18,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 
 def after_enforcement(run: Run, enforced: Enforced) -> Outcome:
-    """Deliver a valid answer; retry an invalid or truncated one, or end with it."""
+    """Deliver a valid answer; retry an invalid or truncated answer, or end with it."""
     enforcement = enforced.enforcement
     output = run.output or InferenceOutput("", FinishReason.STOP)
     cut = _truncation_of(run, enforcement)
@@ -48,9 +48,9 @@ def _is_better(enforcement: Enforcement, best: Enforcement | None) -> bool:
 
 
 def _retry(run: Run, enforcement: Enforcement, output: InferenceOutput, cut: Failure | None) -> Outcome | None:
-    """Try again: a truncated answer with a higher limit, an invalid one with feedback.
+    """Retry a truncated answer with a higher limit, or an invalid answer with feedback.
 
-    None without a retry left, or without a higher limit.
+    None if no retries are left, or the limit cannot be raised.
     """
     if run.attempt > run.request.retry.max_retries:
         return None
@@ -71,7 +71,7 @@ def _with_feedback(run: Run, enforcement: Enforcement, output: InferenceOutput) 
 
 
 def _start_attempt(run: Run, reason: str) -> Outcome:
-    """Start the next attempt, and discard the text of this one."""
+    """Start the next attempt, and discard the text of the current attempt."""
     changed = replace(run, attempt=run.attempt + 1)
     retried = move(changed, State.EXECUTE, f"{reason}, a retry is left", infer(changed, run.attempt))
     return replace(retried, discarded=DiscardedAttempt(run.attempt, reason))

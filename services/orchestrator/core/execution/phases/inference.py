@@ -34,7 +34,7 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
 
 
 def after_tools(run: Run, ran: ToolsRan) -> Outcome:
-    """Go on with the results of the calls, or hand those over that the caller runs."""
+    """Continue with the results of the calls, or hand over the calls of the caller's tools."""
     run = _with_round(replace(run, records=(*run.records, *ran.records), latest=ran.records))
     if run.output is not None and (for_caller := _calls_for_caller(run, run.output)):
         return _hand_over(run, for_caller)
@@ -58,7 +58,7 @@ def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Out
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Tell whether an answer is wrongly empty; a raw text may be at its end, and a stop text may end an answer."""
+    """Return whether an answer is wrongly empty; a raw text prompt or a stop text may give an empty answer."""
     was_stopped = bool(run.request.hints.stop) and not output.reasoning
     return not (output.content.strip() or was_stopped or run.request.text_prompt)
 
@@ -74,7 +74,7 @@ def _hand_over(run: Run, calls: tuple[ToolCall, ...]) -> Outcome:
 
 
 def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
-    """Run the calls of a round; a model that repeats its previous round goes on without tools."""
+    """Run the calls of a round; a model that repeats its previous round continues without tools."""
     for_caller = _calls_for_caller(run, output)
     own = tuple(call for call in output.tool_calls if call not in for_caller)
     if not own:

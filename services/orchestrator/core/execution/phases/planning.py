@@ -14,7 +14,7 @@ from services.orchestrator.core.plans.result import accept_plan
 
 
 def start_plan(run: Run) -> Outcome:
-    """Accept the request's plan, or ask the planner for one."""
+    """Accept the request's plan, or have the planner make a plan."""
     if run.request.plan is None:
         return move(run, State.PLAN, "the planner makes the plan", MakePlan())
     moved = move(run, State.PLAN, "the request brings its plan")

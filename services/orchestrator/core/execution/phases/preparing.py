@@ -1,4 +1,4 @@
-"""The end of PREPARE: begins the answer, or refuses a request whose context cannot have one."""
+"""The end of PREPARE: starts the answer, or refuses a request without an answer in its context."""
 
 from __future__ import annotations
 

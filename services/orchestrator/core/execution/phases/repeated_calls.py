@@ -11,7 +11,7 @@ from services.orchestrator.core.model.voting import canonical_json
 
 
 def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
-    """Tell whether the calls repeat the latest round, and none of them could succeed the second time."""
+    """Return whether the calls repeat the latest round, and a retry could not succeed for any of them."""
     if any(record.is_retryable for record in latest):
         return False
     return {_key(call.name, call.arguments_json) for call in calls} == {
@@ -32,7 +32,7 @@ def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]
 
 
 def _content_of(call: ToolCall, record: ToolCallRecord) -> str:
-    """Return what the model learns of a call: also the arguments, where an approval changed them."""
+    """Return the result of a call for the model, with the arguments if an approval changed them."""
     if record.id != call.id or record.arguments_json == call.arguments_json:
         return record.result
     return f"The call was approved with other arguments: {record.arguments_json}\n\n{record.result}"

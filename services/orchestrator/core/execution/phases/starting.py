@@ -1,4 +1,4 @@
-"""The beginning of a run: after the guards, where there are any, a plan or what the first inference needs."""
+"""The start of a run: the guards if any, then the plan or PREPARE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def begin_work(run: Run) -> Outcome:
 
 
 def after_checking(run: Run, checked: InputChecked) -> Outcome:
-    """Begin with what the guards left of the request."""
+    """Start with the request as redacted by the guards."""
     request = run.request
     if checked.texts:
         request = with_texts(request, iter(checked.texts))

@@ -1,7 +1,7 @@
 """The vote of a REDUNDANT execution.
 
-The replicas are one Sample. Each passes the pipeline when it ends, so that a vote can be decided early; the votes are
-counted in VALIDATE.
+The replicas are one Sample. Each replica passes the pipeline as it ends, so that a vote can be decided early; the votes
+are counted in VALIDATE.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ MAX_CALL_ID_CHARS = 400
 
 
 class ReplayTools(StrEnum):
-    """Which tools a replay calls."""
+    """The tools that a replay calls."""
 
     RECORDED = "RECORDED"
     LIVE = "LIVE"
