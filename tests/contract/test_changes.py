@@ -20,7 +20,7 @@ def _nothing_but_notifications_wakes(monkeypatch):
 
 async def told(*journals):
     async with asyncio.timeout(10):
-        while not all(one._hub.is_told for one in journals):  # noqa: ASYNC110 - there is no event of it
+        while not all(one._hub.has_notifications for one in journals):  # noqa: ASYNC110 - there is no event of it
             await asyncio.sleep(0.01)
 
 

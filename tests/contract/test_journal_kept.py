@@ -63,7 +63,7 @@ async def test_executions_are_listed_by_metadata(journal):
 
 
 async def test_a_page_by_metadata_ends_after_many_others(journal, monkeypatch):
-    monkeypatch.setattr("services.orchestrator.adapters.journal.stores.kept.LOOKED_AT", 2)
+    monkeypatch.setattr("services.orchestrator.adapters.journal.stores.kept_requests.LOOKED_AT", 2)
     for number in range(5):
         await admit(journal, f"r{number}", kept=kept(number=str(number)))
     found, token, pages = [], "", 0

@@ -11,8 +11,8 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
-from services.orchestrator.app.effects.guarding.held_text import MAX_DELTA
-from services.orchestrator.app.running.response_size import sendable
+from services.orchestrator.app.effects.guarding.guarded_text import MAX_DELTA
+from services.orchestrator.app.running.response_size import fit_response
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish, Infer
@@ -243,13 +243,13 @@ def asked():
 def test_a_response_that_fits_is_left_as_it_is():
     happened = Inferred(InferenceOutput("hello", FinishReason.STOP, usage=USAGE))
     outcome = machine.step(asked(), happened)
-    assert sendable(asked(), happened, outcome, 1000) == (outcome, happened)
+    assert fit_response(asked(), happened, outcome, 1000) == (outcome, happened)
 
 
 def test_a_response_that_is_too_large_is_a_failure_that_says_what_to_do_and_keeps_what_it_cost():
     run, said = asked(), "x" * 2000
     happened = Inferred(InferenceOutput(said, FinishReason.STOP, usage=USAGE, model="small"))
-    outcome, instead = sendable(run, happened, machine.step(run, happened), 1000)
+    outcome, instead = fit_response(run, happened, machine.step(run, happened), 1000)
     response = outcome.command.response
     assert (response.failure.code, response.failure.retryable) == (ErrorCode.INFERENCE_OUTPUT_TRUNCATED, False)
     assert "at most 1000 can be sent (MAX_MESSAGE_BYTES): ask for less" in response.failure.message
@@ -266,7 +266,7 @@ def test_a_failure_whose_response_is_too_large_stays_that_failure():
     happened = Failed(
         failure_of(ErrorCode.CANCELLED_TIMEOUT, "late"), output=InferenceOutput("x" * 2000, FinishReason.ERROR)
     )
-    outcome, instead = sendable(run, happened, machine.step(run, happened), 1000)
+    outcome, instead = fit_response(run, happened, machine.step(run, happened), 1000)
     assert instead is happened
     assert isinstance(outcome.command, Finish)
     assert outcome.command.response.failure == happened.failure

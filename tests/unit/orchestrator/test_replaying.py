@@ -19,8 +19,8 @@ from services.orchestrator.core.model.policies.replay import ReplayPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, read_record
-from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.replaying.taking import take
 from tests.unit.orchestrator.test_machine import USAGE, VALID, request, said
 from tests.unit.orchestrator.test_replay import answer_to, requests
@@ -116,7 +116,7 @@ def recorded(call_id, arguments, step=""):
 
 
 def test_a_call_has_the_result_of_an_equal_one_and_each_result_is_given_once():
-    taken = Taken(
+    taken = RecordedAnswers(
         (), calls=(recorded("1", '{"a": 1, "b": 2}'), recorded("2", '{"b":2,"a":1}', "s"), recorded("3", "{}"))
     )
     given = set()

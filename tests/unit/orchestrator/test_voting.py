@@ -10,13 +10,13 @@ A, B, C = '{"x": 1, "y": [1]}', '{"x": 2, "y": [1]}', '{"x": 3, "y": [2]}'
 MAJORITY, STRICT, UNANIMITY, FIELDS = Strategy
 
 
-def ballots(*documents):
+def replicas_of(*documents):
     """Number the documents; None abstains."""
     return {index: document for index, document in enumerate(documents) if document is not None}
 
 
 def count(*documents, strategy=MAJORITY, **fields):
-    return count_votes(ballots(*documents), Voting(n=len(documents), strategy=strategy, **fields))
+    return count_votes(replicas_of(*documents), Voting(n=len(documents), strategy=strategy, **fields))
 
 
 def test_votes_compare_by_value_and_not_by_text():
@@ -103,7 +103,7 @@ def test_what_is_decided_stays_whatever_comes(voting, data):
         so_far = {index: documents[index] for index in ended if documents[index] is not None}
         if so_far and is_decided(so_far, seen - len(so_far), voting):
             now = count_votes(so_far, voting)
-            later = count_votes(ballots(*documents), voting)
+            later = count_votes(replicas_of(*documents), voting)
             assert outcome(now) == outcome(later)
             assert later.agreement >= now.agreement
             return
@@ -112,7 +112,7 @@ def test_what_is_decided_stays_whatever_comes(voting, data):
 @given(VOTINGS, st.data())
 def test_a_winner_has_the_agreement_that_is_asked_for(voting, data):
     documents = data.draw(st.lists(DOCUMENTS, min_size=1, max_size=voting.n))
-    found = count_votes(ballots(*documents), voting)
+    found = count_votes(replicas_of(*documents), voting)
     if not found.objection:
         assert found.agreement >= voting.min_agreement
         assert found.winner is not None or found.merged_json

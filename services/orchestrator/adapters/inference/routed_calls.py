@@ -15,8 +15,8 @@ from pagantic_common.rpc.waiting_line import Place, WaitingLine
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import ORCHESTRATOR_REROUTED_CALLS
 from pagantic_common.telemetry.scope import current_principal
+from services.orchestrator.adapters.inference.partial_output import PartialOutput
 from services.orchestrator.adapters.inference.replica_set import Replica, ReplicaSet
-from services.orchestrator.adapters.inference.said import Said
 from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes, prefixes_of
 from services.orchestrator.core.routing.replicas import Call
 
@@ -95,14 +95,19 @@ class RoutedCalls:
         if replicas is None or not replicas.has_choice:
             return None
         prefixes = _name_prefixes(request, replicas.secret)
-        said = Said(request)
+        said = PartialOutput(request)
         begun = await _ask(replicas, prefixes, request, set())
         if begun is None:
             return None
         return self._answer(replicas, prefixes, said, *begun)
 
     async def _answer(
-        self, replicas: ReplicaSet, prefixes: PromptPrefixes, said: Said, replica: Replica | None, responses: Responses
+        self,
+        replicas: ReplicaSet,
+        prefixes: PromptPrefixes,
+        said: PartialOutput,
+        replica: Replica | None,
+        responses: Responses,
     ) -> Responses:
         """Stream the responses of a replica; if it is lost, another replica continues the answer.
 
@@ -127,7 +132,7 @@ class RoutedCalls:
         self,
         replicas: ReplicaSet,
         prefixes: PromptPrefixes,
-        said: Said,
+        said: PartialOutput,
         replica: Replica | None,
         lost: Unavailable,
     ) -> tuple[Replica | None, Responses]:
@@ -145,7 +150,7 @@ class RoutedCalls:
         return begun or (None, self._peer.call_stream(self._stub.Infer, rest))
 
 
-async def _until_lost(said: Said, responses: Responses, losses: list[Unavailable]) -> Responses:
+async def _until_lost(said: PartialOutput, responses: Responses, losses: list[Unavailable]) -> Responses:
     """Stream the responses without the text already sent; on a loss, append the error to `losses` and end."""
     try:
         async with aclosing(responses):

@@ -17,7 +17,7 @@ from services.orchestrator.core.execution.commands import CheckInput, Command, F
 from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.run import Outcome, Run
-from services.orchestrator.core.replaying.taken import Taken
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 
 Record = Callable[[Outcome, Input], Awaitable[None]]
 
@@ -27,7 +27,7 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
     while not isinstance(command := outcome.command, Finish):
         run, effect = outcome.run, scope.effects[type(command)]
         if scope.taken is not None:
-            effect = partial(_take_or_do, effect, scope.taken)
+            effect = partial(_answer_or_carry_out, effect, scope.taken)
         states.enter(run.state, run.attempt)
         with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
             try:
@@ -39,7 +39,9 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
     return outcome
 
 
-async def _take_or_do(effect: Effect, taken: Taken, run: Run, command: Command, scope: RunScope) -> Input:
+async def _answer_or_carry_out(
+    effect: Effect, taken: RecordedAnswers, run: Run, command: Command, scope: RunScope
+) -> Input:
     """Take the answer to a command from the record, or carry it out, drawing with the recorded seed."""
     if not scope.step and not isinstance(command, CheckInput):
         if name := taken.step_at(run.position):

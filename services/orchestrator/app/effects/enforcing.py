@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
+from services.orchestrator.app.effects.inference_events import end_of
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.telling import end_of
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Enforce
 from services.orchestrator.core.execution.inputs import Enforced

@@ -19,7 +19,7 @@ from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.response import ToolCallRecord
-from services.orchestrator.core.replaying.taken import Taken
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.ports.journal import Conversations
 
@@ -57,7 +57,7 @@ class RunScope:
     first_attempt: int = 0
     cause: str = "request"
     progress_begins: int = 0
-    taken: Taken | None = None
+    taken: RecordedAnswers | None = None
     given_calls: set[str] = field(default_factory=set)
     surroundings: Callable[[], Provenance] | None = None
     _inference_count: int = 0

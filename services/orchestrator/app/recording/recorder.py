@@ -170,7 +170,7 @@ class Recorder:
         if self._finishing is None:
             failure = response.failure
             *before, last = transitions
-            told = [self._envelope(one) for one in before]
+            envelopes = [self._envelope(one) for one in before]
             moved = self._envelope(last, failure=failure)
             took_s = (moved.timestamp - self.record.started_at).total_seconds()
             completed = self._envelope(Completed(response), duration_s=took_s, failure=failure)
@@ -180,7 +180,7 @@ class Recorder:
                 cost_usd.add(used.cost_usd, {"model": used.model, **variant_labels()})
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
-            self._finishing = self._store([*told, moved, completed], entries, turn=turn, used=used)
+            self._finishing = self._store([*envelopes, moved, completed], entries, turn=turn, used=used)
         await self.settle()
 
     async def settle(self) -> None:

@@ -21,7 +21,7 @@ from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
-from services.orchestrator.app.running.recorded import take_again, take_recorded
+from services.orchestrator.app.running.recorded import restore_recorded, take_recorded
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
@@ -32,7 +32,7 @@ from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.policies.replay import ReplayPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
-from services.orchestrator.core.replaying.taken import Taken
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -65,7 +65,7 @@ class Admission:
         request = submission.request
         _check(submission)
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
-        taken: Taken | None = None
+        taken: RecordedAnswers | None = None
         if found is None and request.replay is not None:
             found = await self._existing(submission, ended)  # The record that it names may be gone.
         if found is None and request.replay is not None:
@@ -116,7 +116,7 @@ class Admission:
             return None
         return execution
 
-    async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, Taken]:
+    async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, RecordedAnswers]:
         """Return a replay with the recorded variant, and the recorded results, which count for its size."""
         environment = self._environment
         request, taken = await take_recorded(
@@ -167,7 +167,7 @@ class Admission:
         submission: Submission,
         ended: ExecutionRecord | None,
         takes_turn: bool,
-        taken: Taken | None,
+        taken: RecordedAnswers | None,
         execution: Execution,
     ) -> Driver | ExecutionRecord:
         """Store a new execution, or return the existing record of its id."""
@@ -238,7 +238,7 @@ class Admission:
             after_sequence=admitted.after_sequence,
         )
         request = admitted.request
-        taken = await take_again(self._journal, request, admitted.bounds)
+        taken = await restore_recorded(self._journal, request, admitted.bounds)
         self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
@@ -247,7 +247,7 @@ class Admission:
         self._turns.join(request, is_limited=False)
         return self._driver(execution, replayed, limits, taken)
 
-    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits, taken: Taken | None) -> Driver:
+    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits, taken: RecordedAnswers | None) -> Driver:
         return Driver(
             self._environment,
             execution.recorder,

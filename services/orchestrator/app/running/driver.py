@@ -13,7 +13,7 @@ from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
-from services.orchestrator.app.running.response_size import sendable
+from services.orchestrator.app.running.response_size import fit_response
 from services.orchestrator.app.running.time_limits import TimeLimits
 from services.orchestrator.core.execution import events, machine
 from services.orchestrator.core.execution.commands import Finish
@@ -24,7 +24,7 @@ from services.orchestrator.core.execution.replay import Replay
 from services.orchestrator.core.execution.run import Outcome
 from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.replaying.taken import Taken
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 
 
 class Driver:
@@ -45,7 +45,7 @@ class Driver:
         begun: Replay,
         limits: TimeLimits,
         *,
-        taken: Taken | None,
+        taken: RecordedAnswers | None,
         deadline: Callable[[], Deadline],
         on_decided: Callable[[], None],
     ) -> None:
@@ -116,7 +116,7 @@ class Driver:
         """Record the machine's events, and the input that it took; at the end also the response."""
         if happened is not None:
             max_bytes = self._environment.limits.max_response_bytes
-            outcome, happened = sendable(self._outcome.run, happened, outcome, max_bytes)
+            outcome, happened = fit_response(self._outcome.run, happened, outcome, max_bytes)
         self._outcome = outcome
         entries: list[Input] = []
         if happened is not None:
@@ -130,11 +130,11 @@ class Driver:
                 outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
             )
             return
-        told: list[Payload] = list(outcome.transitions)
+        payloads: list[Payload] = list(outcome.transitions)
         variant = outcome.run.request.variant
         if variant is not None and self._recorder.has_no_events:
-            told.append(events.VariantAssigned(variant))
+            payloads.append(events.VariantAssigned(variant))
         discarded = outcome.discarded
         if discarded is not None:
-            told.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))
-        await self._recorder.record_step(told, entries)
+            payloads.append(events.AttemptDiscarded(discarded.attempt, discarded.reason))
+        await self._recorder.record_step(payloads, entries)

@@ -9,8 +9,8 @@ from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.policies.replay import ReplayPolicy
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import Record, read_record
-from services.orchestrator.core.replaying.taken import Taken
 from services.orchestrator.core.replaying.taking import take
 from services.orchestrator.ports.journal import ExecutionJournal
 
@@ -44,7 +44,7 @@ async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_end
 
 async def take_recorded(
     journal: ExecutionJournal, request: Request, policy: ReplayPolicy, experiments: Experiments, bounds: PlanPolicy
-) -> tuple[Request, Taken]:
+) -> tuple[Request, RecordedAnswers]:
     """Return a replay's request with its variant, and the results that it takes from the recorded execution.
 
     Raises InvalidRequest if results cannot be taken, and the errors of `read_recorded`.
@@ -55,7 +55,7 @@ async def take_recorded(
     return placed, take(placed, policy, record, bounds)
 
 
-async def take_again(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> Taken | None:
+async def restore_recorded(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> RecordedAnswers | None:
     """Return the recorded results that an interrupted replay uses; None for any other execution.
 
     Raises PreconditionFailed if the recorded execution is gone.

@@ -13,7 +13,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 from services.orchestrator.core.text_size import encoded_bound
 
 
-def sendable(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
+def fit_response(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
     """Return the outcome and the input, or those of a failure if the response is too large.
 
     A message too large to send would break the stream at its end, and every later request for the response. So the

@@ -11,7 +11,7 @@ from services.orchestrator.core.model.response import Candidate
 from services.orchestrator.core.model.voting import Count
 
 
-def ballots_of(replicas: Sequence[Replica]) -> dict[int, str]:
+def documents_of(replicas: Sequence[Replica]) -> dict[int, str]:
     """Return the documents of the replicas with a valid vote, by replica."""
     return {
         replica.index: replica.enforcement.structured_output_json

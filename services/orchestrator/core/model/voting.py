@@ -97,47 +97,47 @@ def _with_whole_numbers(value: Any) -> Any:
     return value
 
 
-def group_ballots(ballots: Mapping[int, str]) -> tuple[Group, ...]:
-    """Return the groups of ballots (replica -> document), most votes first."""
+def group_documents(documents: Mapping[int, str]) -> tuple[Group, ...]:
+    """Return the groups of documents (replica -> document), most votes first."""
     replicas: dict[str, list[int]] = {}
-    for index in sorted(ballots):
-        replicas.setdefault(canonical_json(ballots[index]), []).append(index)
+    for index in sorted(documents):
+        replicas.setdefault(canonical_json(documents[index]), []).append(index)
     groups = [Group(key, tuple(indexes)) for key, indexes in replicas.items()]
     return tuple(sorted(groups, key=lambda group: (-group.votes, group.replicas[0])))
 
 
-def count_votes(ballots: Mapping[int, str], voting: Voting) -> Count:
+def count_votes(documents: Mapping[int, str], voting: Voting) -> Count:
     """Count the votes of all replicas that did not abstain; at least one vote is required."""
-    groups = group_ballots(ballots)
+    groups = group_documents(documents)
     leader = groups[0]
     if voting.strategy is Strategy.FIELD_MAJORITY:
-        values = {index: parse_json(document) for index, document in ballots.items()}
+        values = {index: parse_json(document) for index, document in documents.items()}
         merged, votes = _merge(values)
         count = Count(groups, merged_json=dump_json(merged), agreement=votes / voting.n)
     else:
         count = Count(groups, winner=leader.replicas[0], agreement=leader.votes / voting.n)
-    objection = _objection(count, ballots, voting)
+    objection = _objection(count, documents, voting)
     if objection:
         return Count(groups, objection=objection)
     return count
 
 
-def _objection(count: Count, ballots: Mapping[int, str], voting: Voting) -> str:
+def _objection(count: Count, documents: Mapping[int, str], voting: Voting) -> str:
     votes = count.groups[0].votes
     if voting.strategy is Strategy.STRICT_MAJORITY and votes * 2 <= voting.n:
         return f"the most frequent answer has {votes} of {voting.n} votes: more than half are needed"
     if voting.strategy is Strategy.UNANIMITY and votes < voting.n:
-        return _first_difference(count.groups[0], ballots, voting.n)
+        return _first_difference(count.groups[0], documents, voting.n)
     if count.agreement < voting.min_agreement:
         return f"agreement is {count.agreement:.3g}: min_agreement is {voting.min_agreement:.3g}"
     return ""
 
 
-def _first_difference(leader: Group, ballots: Mapping[int, str], n: int) -> str:
-    odd = next((index for index in sorted(ballots) if index not in leader.replicas), None)
+def _first_difference(leader: Group, documents: Mapping[int, str], n: int) -> str:
+    odd = next((index for index in sorted(documents) if index not in leader.replicas), None)
     if odd is None:
-        return f"{n - len(ballots)} of {n} replicas abstain, and all must agree"
-    path = ".".join(_difference(parse_json(ballots[leader.replicas[0]]), parse_json(ballots[odd])))
+        return f"{n - len(documents)} of {n} replicas abstain, and all must agree"
+    path = ".".join(_difference(parse_json(documents[leader.replicas[0]]), parse_json(documents[odd])))
     return f"replica {odd} differs from replica {leader.replicas[0]} at {path!r}, and all must agree"
 
 
@@ -153,12 +153,12 @@ def _difference(one: Any, other: Any) -> tuple[str, ...]:
     return ()
 
 
-def is_decided(ballots: Mapping[int, str], abstained: int, voting: Voting) -> bool:
+def is_decided(documents: Mapping[int, str], abstained: int, voting: Voting) -> bool:
     """Return whether the outstanding replicas can no longer change the result."""
-    outstanding = voting.n - len(ballots) - abstained
+    outstanding = voting.n - len(documents) - abstained
     if outstanding <= 0:
         return True
-    votes = [group.votes for group in group_ballots(ballots)]
+    votes = [group.votes for group in group_documents(documents)]
     if voting.strategy is Strategy.UNANIMITY:
         return len(votes) > 1 or abstained > 0
     leader, runner_up, *_ = [*votes, 0, 0]

@@ -17,9 +17,9 @@ from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
 from services.orchestrator.core.model.policies.replay import ChangedResult, ReplayPolicy, ReplayTools
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.replaying.costless import free_answer, free_step
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
-from services.orchestrator.core.replaying.taken import Taken
+from services.orchestrator.core.replaying.without_usage import step_without_usage, without_usage
 
 MAX_NAMED_STEPS = 40  # A message that named all steps could be long.
 # The step `prepare` settles these fields; each has its name in the contract.
@@ -35,7 +35,7 @@ _SETTLED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPolicy) -> Taken:
+def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPolicy) -> RecordedAnswers:
     """Return the results that a replay takes from a record; raises InvalidRequest for an impossible replay."""
     before = record.admitted.request
     if request.mode is not before.mode:
@@ -47,9 +47,9 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
     _check_prepared(request, before, takes_prepared=any(one.name == PREPARE for one in answers))
     steps = _steps_beside(first, _plan_after(request, answers, bounds), record)
     _check_owners(owners, answers, steps)
-    return Taken(
-        answers=tuple(replace(one, gave=free_answer(one.gave)) for one in answers),
-        steps=tuple(free_step(one) for one in steps),
+    return RecordedAnswers(
+        answers=tuple(replace(one, gave=without_usage(one.gave)) for one in answers),
+        steps=tuple(step_without_usage(one) for one in steps),
         calls=_calls_of(policy, record, _kept_ids(answers), {one.result.name for one in steps}),
         kept_ids=_kept_ids(answers),
         seeds=record.seeds,

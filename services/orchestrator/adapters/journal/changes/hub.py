@@ -44,7 +44,7 @@ class Hub(Changes):
         self.on_due: Callable[[], None] | None = None
 
     @property
-    def is_told(self) -> bool:
+    def has_notifications(self) -> bool:
         """Whether notifications arrive: this process hears its own."""
         return time.monotonic() - self._heard_s < SILENCE_S
 
@@ -126,7 +126,7 @@ class _Watch(Watch):
         self.changed = asyncio.Event()
 
     async def wait(self, poll_s: float, limit_s: float = math.inf) -> None:
-        if self._hub.is_told:
+        if self._hub.has_notifications:
             poll_s = max(poll_s, FALLBACK_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(poll_s, limit_s)):

@@ -39,7 +39,7 @@ class Notices:
         self._due = asyncio.Event()
         self._listening: Connection | None = None
         self._is_lost = True
-        self._was_told = True  # as far as the log says
+        self._had_notifications = True  # as far as the log says
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class Notices:
                 with self._reading(listening):
                     await self._carry()
             except PaganticError as error:
-                self._report(is_told=False, reason=str(error))
+                self._report(has_notifications=False, reason=str(error))
             except Exception:
                 log.exception("unexpected error")
             await asyncio.sleep(RETRY_S)
@@ -86,7 +86,7 @@ class Notices:
                     await self._due.wait()
             self._due.clear()
             if loop.time() >= renewal_s:
-                self._report(is_told=self._hub.is_told, reason="none comes back")
+                self._report(has_notifications=self._hub.has_notifications, reason="none comes back")
 
     @contextmanager
     def _reading(self, listening: Connection) -> Iterator[None]:
@@ -136,13 +136,13 @@ class Notices:
     async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    def _report(self, *, is_told: bool, reason: str) -> None:
+    def _report(self, *, has_notifications: bool, reason: str) -> None:
         """Log that this process polls, once until notifications arrive again."""
-        if is_told and not self._was_told:
+        if has_notifications and not self._had_notifications:
             log.info("the journal's notices arrive")
-        elif not is_told and self._was_told:
+        elif not has_notifications and self._had_notifications:
             log.warning("the journal's notices do not arrive: what waits looks ten times a second", reason=reason)
-        self._was_told = is_told
+        self._had_notifications = has_notifications
 
 
 def _close(listening: Connection) -> None:

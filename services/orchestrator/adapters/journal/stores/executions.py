@@ -28,7 +28,7 @@ from services.orchestrator.adapters.journal.rows import (
     wrong_token,
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
-from services.orchestrator.adapters.journal.stores.kept import SqlKept, page_by_metadata
+from services.orchestrator.adapters.journal.stores.kept_requests import SqlKept, page_by_metadata
 from services.orchestrator.adapters.journal.writes import Admission
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.core.execution.events import Event

@@ -10,14 +10,14 @@ from pagantic_common.guards.plugin import GuardStage
 from pagantic_common.guards.redaction import Redacted, TooLongFindingError
 from services.orchestrator.app.effects.guarding.calls import check_calls
 from services.orchestrator.app.effects.guarding.checking import check_texts, guards_of
-from services.orchestrator.app.effects.guarding.held_text import Link, Said, parts_of
-from services.orchestrator.app.effects.guarding.looking import (
+from services.orchestrator.app.effects.guarding.guard_runs import (
     GuardFailedError,
     blocked,
-    look,
     outcome_of_failure,
-    tell,
+    report_action,
+    run_guard,
 )
+from services.orchestrator.app.effects.guarding.guarded_text import Link, Said, parts_of
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport
@@ -122,7 +122,7 @@ class OutputGuards:
         passed: list[str] = []
         while (window := link.stream.next_window()) is not None:
             try:
-                (findings,) = await look(link.rule, [link.seen(window)], self._request, self._scope)
+                (findings,) = await run_guard(link.rule, [link.seen(window)], self._request, self._scope)
                 redacted = link.stream.settle(findings)
             except (GuardFailedError, TooLongFindingError):
                 await self._note(link.tally.report(outcome_of_failure(link.rule)))
@@ -145,7 +145,7 @@ class OutputGuards:
                 await self._note(link.tally.report(GuardOutcome.REDACTED))
 
     async def _note(self, report: GuardReport) -> None:
-        await tell(report, self._scope)
+        await report_action(report, self._scope)
         if report.is_blocked:
             raise blocked(report)
         self.warnings += (report.warning,)

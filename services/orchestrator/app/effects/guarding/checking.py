@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from pagantic_common.guards.plugin import GuardStage
 from pagantic_common.guards.redaction import Window, redact
-from services.orchestrator.app.effects.guarding.looking import (
+from services.orchestrator.app.effects.guarding.guard_runs import (
     GuardFailedError,
     blocked,
-    look,
     outcome_of_failure,
-    tell,
+    report_action,
+    run_guard,
 )
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution.commands import CheckInput
@@ -90,7 +90,7 @@ async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[lis
     """Return the texts after a guard, and its warnings."""
     tally = Tally(at.rule, at.stage)
     try:
-        found = await look(at.rule, [Window(text, 0) for text in texts], at.request, scope)
+        found = await run_guard(at.rule, [Window(text, 0) for text in texts], at.request, scope)
     except GuardFailedError:
         outcome = outcome_of_failure(at.rule)
         left = list(texts)
@@ -103,7 +103,7 @@ async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[lis
         left = [one.text for one in redacted]
         outcome = GuardOutcome.REDACTED if at.rule.action is GuardAction.REDACT else GuardOutcome.BLOCKED
     report = tally.report(outcome)
-    await tell(report, scope, at.tool_call_id)
+    await report_action(report, scope, at.tool_call_id)
     if report.is_blocked:
         raise blocked(report)
     return left, [report.warning]

@@ -9,8 +9,8 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.calibration import shares_of
 from pagantic_common.guards.plugin import Finding
 from pagantic_common.guards.redaction import Window
+from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.telling import end_of, told
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Decide
@@ -36,7 +36,7 @@ async def judge(
         reason = FinishReason.STOP if failure is None else FinishReason.ERROR
         return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
 
-    async with told(request, command, scope, end, events.InferencePurpose.JUDGE):
+    async with inference_events(request, command, scope, end, events.InferencePurpose.JUDGE):
         scores = await scope.services.inference.decide(command, side_hints(request.hints))
     scope.inference.lost += scores.usage  # The next answer of the run takes this usage.
     if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):

@@ -11,8 +11,8 @@ from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, Pa
 from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
 from services.orchestrator.app.effects.inference.weighing import weigh_abstention
+from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.telling import end_of, told
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Decide, Infer
@@ -45,12 +45,12 @@ async def infer(
         return end_of(ended)
 
     for may_restart in (True, False):
-        telling = told(request, command, scope, end, purpose)
+        events_around = inference_events(request, command, scope, end, purpose)
         guards = OutputGuards(request, command, scope)
-        async with _asked(request, command, scope, telling, may_restart=may_restart) as (name, pieces):
+        async with _asked(request, command, scope, events_around, may_restart=may_restart) as (name, pieces):
             said = pieces
             if request.output.citations is not None:
-                said = _for_people(said)
+                said = _citation_text(said)
             if purpose is InferencePurpose.ANSWER and not guards.is_idle:
                 said = guards.guarded(said)
             async for piece in said:
@@ -63,7 +63,7 @@ async def infer(
     return Inferred(answered, score_usage, guards.warnings)
 
 
-async def _for_people(
+async def _citation_text(
     pieces: AsyncIterator[InferenceDelta | InferenceOutput],
 ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
     """Yield the output of an answer with citations, with plain text instead of JSON in its deltas."""
@@ -80,7 +80,7 @@ async def _asked(
     request: Request,
     command: Infer,
     scope: RunScope,
-    telling: AbstractAsyncContextManager[str],
+    events_around: AbstractAsyncContextManager[str],
     *,
     may_restart: bool,
 ) -> AsyncIterator[tuple[str, AsyncIterator[InferenceDelta | InferenceOutput]]]:
@@ -90,7 +90,10 @@ async def _asked(
     """
     scope.inference.give_up()  # an inference that a timeout stopped
     try:
-        async with telling as name, aclosing(scope.services.inference.infer(command, request.hints)) as pieces:
+        async with (
+            events_around as name,
+            aclosing(scope.services.inference.infer(command, request.hints)) as pieces,
+        ):
             yield name, pieces
     except PaganticError as error:
         if not (may_restart and _is_lost(scope, error)):
@@ -165,7 +168,7 @@ async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
         reason = FinishReason.STOP if failure is None else FinishReason.ERROR
         return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
 
-    async with told(request, command, scope, end, InferencePurpose.DECISION) as name:
+    async with inference_events(request, command, scope, end, InferencePurpose.DECISION) as name:
         scores = await scope.services.inference.decide(command, request.hints)
     scope.cause = name
     if calibration is not None and calibration.model != scores.model:

@@ -12,14 +12,14 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.checking import check_texts
+from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.telling import end_of, told
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Enforce, Sample
 from services.orchestrator.core.execution.inputs import Replica, Sampled
 from services.orchestrator.core.execution.progress import Progress
-from services.orchestrator.core.execution.replicas import ballots_of
+from services.orchestrator.core.execution.replicas import documents_of
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.execution.truncation import is_cut, truncation_of
 from services.orchestrator.core.guards.texts import GuardedText
@@ -33,7 +33,7 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
     progress = scope.recorder.progress
     votes, failed = _Votes(run, command, scope), None
     try:
-        async with told(run.request, command, scope, votes.end):
+        async with inference_events(run.request, command, scope, votes.end):
             try:
                 await votes.collect()
             except PaganticError as error:
@@ -106,7 +106,7 @@ class _Votes:
     async def _cast(self, ended: CandidateOutput) -> Replica:
         name = f"replica-{ended.index}"
         replica = await self._judge(ended, name)
-        document = ballots_of((replica,)).get(ended.index)
+        document = documents_of((replica,)).get(ended.index)
         value_hash = ""
         if document:
             value_hash = hashlib.sha256(canonical_json(document).encode()).hexdigest()
@@ -135,5 +135,5 @@ class _Votes:
 
 
 def _is_decided(progress: Progress, command: Sample) -> bool:
-    ballots = ballots_of(progress.ended_replicas)
-    return is_decided(ballots, len(progress.replicas) - len(ballots), command.voting)
+    documents = documents_of(progress.ended_replicas)
+    return is_decided(documents, len(progress.replicas) - len(documents), command.voting)

@@ -15,8 +15,8 @@ from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check
 from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.tools.calling import cleared_call, run_call
-from services.orchestrator.app.effects.tools.clearing import Clearance
+from services.orchestrator.app.effects.tools.calling import authorized_call, run_call
+from services.orchestrator.app.effects.tools.clearing import Authorization
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Enforce
@@ -76,7 +76,7 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     before = scope.calls if attempt.is_first else CallProgress()
     lost = _lost_call(before, ToolCall("", tool, arguments), plan, scope)
     if lost is not None:
-        return await run_call(plan.request, Clearance(lost), plan.tools, scope, is_lost=True)
+        return await run_call(plan.request, Authorization(lost), plan.tools, scope, is_lost=True)
     is_idempotent = tool in plan.tools and plan.tools[tool].idempotent
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
@@ -87,9 +87,9 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
         checked = await check_arguments(call, [GuardStage.TOOL_ARGUMENTS], plan.request, scope)
     except PermissionDenied as error:
         call = replace(call, arguments_json=NO_ARGUMENTS)
-        return await run_call(plan.request, Clearance(call, refusal=error.failure), plan.tools, scope)
+        return await run_call(plan.request, Authorization(call, refusal=error.failure), plan.tools, scope)
     call = replace(call, arguments_json=checked.texts[0])
-    cleared = await cleared_call(plan.request, call, plan.tools, plan.surroundings, scope)
+    cleared = await authorized_call(plan.request, call, plan.tools, plan.surroundings, scope)
     return await run_call(plan.request, replace(cleared, warnings=checked.warnings), plan.tools, scope)
 
 

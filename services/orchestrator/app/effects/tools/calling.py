@@ -25,7 +25,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.guarding.calls import check_record, reads_results
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.tools.clearing import Clearance, MakeProvenance, clear_call
+from services.orchestrator.app.effects.tools.clearing import Authorization, MakeProvenance, authorize_call
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation.provenance import add_rounds, provenance_of
 from services.orchestrator.core.execution import events
@@ -75,12 +75,12 @@ async def _run_or_recall(
     if record is not None:
         return record
     if before.is_lost(call.id, tools) and scope.recorded_call(call) is None:
-        return await run_call(run.request, Clearance(call), tools, scope, is_lost=True)
+        return await run_call(run.request, Authorization(call), tools, scope, is_lost=True)
     blocked = run.output.blocked_calls if run.output is not None else ()
     failure = next((one.failure for one in blocked if one.call_id == call.id), None)
     if failure is not None:
-        return await run_call(run.request, Clearance(call, refusal=failure), tools, scope)
-    cleared = await cleared_call(run.request, call, tools, make_provenance, scope)
+        return await run_call(run.request, Authorization(call, refusal=failure), tools, scope)
+    cleared = await authorized_call(run.request, call, tools, make_provenance, scope)
     return await run_call(run.request, cleared, tools, scope)
 
 
@@ -92,42 +92,42 @@ def _provenance_of(run: Run, scope: RunScope) -> Provenance:
     return known
 
 
-async def cleared_call(
+async def authorized_call(
     request: Request, call: ToolCall, tools: Tools, make_provenance: MakeProvenance, scope: RunScope
-) -> Clearance:
+) -> Authorization:
     """Clear a call; a call of a tool that was not offered needs no clearance, since it will not run."""
     if call.name not in tools:
-        return Clearance(call)
-    return await clear_call(request, call, tools[call.name], make_provenance, scope)
+        return Authorization(call)
+    return await authorize_call(request, call, tools[call.name], make_provenance, scope)
 
 
 async def run_call(
-    request: Request, cleared: Clearance, tools: Tools, scope: RunScope, *, is_lost: bool = False
+    request: Request, cleared: Authorization, tools: Tools, scope: RunScope, *, is_lost: bool = False
 ) -> ToolCallRecord:
     """Run a call and emit its events; a failure is in the record. A lost call may have run, so it is not rerun."""
     call = cleared.call
     async with scope.tool_slots:
-        told = _ToldCall(call, scope, is_quiet=reads_results(request, scope))
-        await told.begin()
+        call_events = _CallEvents(call, scope, is_quiet=reads_results(request, scope))
+        await call_events.begin()
         started_s = scope.clock.monotonic_s()
         try:
             _check_runnable(call, tools, is_lost=is_lost)
             cleared.check()
-            record = cleared.recorded or await _execute(call, told, scope)
+            record = cleared.recorded or await _execute(call, call_events, scope)
             record = await check_record(replace(record, warnings=cleared.warnings), request, scope)
         except PaganticError as error:
             record = _failed(call, error, tools)
         except asyncio.CancelledError:
-            await told.give_up(_given_up(call, scope.clock.monotonic_s() - started_s))
+            await call_events.give_up(_given_up(call, scope.clock.monotonic_s() - started_s))
             raise
         record = replace(record, duration_s=scope.clock.monotonic_s() - started_s)
-        await told.end(record)
+        await call_events.end(record)
         return record
 
 
-async def _execute(call: ToolCall, told: _ToldCall, scope: RunScope) -> ToolCallRecord:
+async def _execute(call: ToolCall, call_events: _CallEvents, scope: RunScope) -> ToolCallRecord:
     with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
-        return await scope.services.tools.execute(call, told.report)
+        return await scope.services.tools.execute(call, call_events.report)
 
 
 def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:
@@ -137,7 +137,7 @@ def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:
         raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
 
 
-class _ToldCall:
+class _CallEvents:
     """The events of one call."""
 
     def __init__(self, call: ToolCall, scope: RunScope, *, is_quiet: bool) -> None:

@@ -26,7 +26,7 @@ _NOT_RECORDED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Clearance:
+class Authorization:
     """The call that may run, with the arguments that were approved, or why it may not; `warnings` are of guards.
 
     `recorded` is the result that a replay has of it.
@@ -47,24 +47,24 @@ class Clearance:
         raise PermissionDenied(failure=replace(self.refusal, message=text))
 
 
-async def clear_call(
+async def authorize_call(
     request: Request, call: ToolCall, tool: ToolDefinition, make_provenance: MakeProvenance, scope: RunScope
-) -> Clearance:
+) -> Authorization:
     """Clear a call and wait for its approval if needed. A replay with a recorded result does not repeat the call."""
     if (recorded := scope.recorded_call(call)) is not None:
         scope.given_calls.add(recorded.id)
-        return Clearance(call, replace(recorded, id=call.id))
+        return Authorization(call, replace(recorded, id=call.id))
     if scope.taken is not None and tool.safety in NAMED_ONLY and not scope.taken.makes_changes:
-        return Clearance(call, refusal=_denied(_NOT_RECORDED.format(tool.name, tool.safety)))
+        return Authorization(call, refusal=_denied(_NOT_RECORDED.format(tool.name, tool.safety)))
     action = ToolPolicies(scope.services.tool_policy, request.tool_policy).action_for(tool)
     if action is ToolAction.DENY:
-        return Clearance(call, refusal=_denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
+        return Authorization(call, refusal=_denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
     spans: tuple[TaintedSpan, ...] = ()
     if tool.safety in NAMED_ONLY:
         # The comparison runs in a thread: a long conversation would hold up the event loop.
         spans = await asyncio.to_thread(_find_spans, make_provenance, call, tool)
     if action is ToolAction.ALLOW and not spans:
-        return Clearance(call)
+        return Authorization(call)
     return _clearance_of(call, await _approval_of(request, call, spans, scope))
 
 
@@ -89,13 +89,13 @@ async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpa
     return approval
 
 
-def _clearance_of(call: ToolCall, approval: Approval) -> Clearance:
+def _clearance_of(call: ToolCall, approval: Approval) -> Authorization:
     if refusal := refusal_of(approval):
-        return Clearance(call, refusal=_denied(refusal))
+        return Authorization(call, refusal=_denied(refusal))
     changed = approval.resolution.arguments_json if approval.resolution is not None else ""
     if not changed:
-        return Clearance(call)
-    return Clearance(replace(call, arguments_json=changed))
+        return Authorization(call)
+    return Authorization(replace(call, arguments_json=changed))
 
 
 def _denied(message: str) -> Failure:

@@ -14,7 +14,7 @@ from services.orchestrator.core.execution.commands import Enforce, Sample
 from services.orchestrator.core.execution.ending import ask, complete, fail, move
 from services.orchestrator.core.execution.inputs import Enforced, Sampled
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.replicas import ballots_of, most_frequent_failure
+from services.orchestrator.core.execution.replicas import documents_of, most_frequent_failure
 from services.orchestrator.core.execution.run import Outcome, Run
 from services.orchestrator.core.model.voting import DEFAULT_TEMPERATURE, count_votes
 
@@ -45,13 +45,13 @@ def after_sampling(run: Run, sampled: Sampled) -> Outcome:
 
 
 def _count(run: Run) -> Outcome:
-    ballots = ballots_of(run.replicas)
-    if not ballots and len(run.replicas) == run.request.voting.n:
+    documents = documents_of(run.replicas)
+    if not documents and len(run.replicas) == run.request.voting.n:
         return fail(run, most_frequent_failure(run.replicas))
-    if not ballots:
+    if not documents:
         message = f"no consensus: all {len(run.replicas)} replicas that ended abstain, and that decides the vote"
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_NO_CONSENSUS, message))
-    count = count_votes(ballots, run.request.voting)
+    count = count_votes(documents, run.request.voting)
     run = replace(run, count=count)
     if count.objection:
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_NO_CONSENSUS, f"no consensus: {count.objection}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagantic.inference.v1 import inference_service_pb2
 
 
-class Said:
+class PartialOutput:
     """The tokens and the text of an answer that the caller already has.
 
     A replica that continues the answer repeats them; `take` removes the repetition. Answers with several candidates,

@@ -12,7 +12,7 @@ from services.orchestrator.core.model.prepared import Prepared
 _FREE = TokenUsage()
 
 
-def free_answer(gave: Input) -> Input:
+def without_usage(gave: Input) -> Input:
     """Return an answer that cost nothing; PREPARE's has its history in full, and not a conversation's positions."""
     match gave:
         case Prepared():
@@ -33,7 +33,7 @@ def free_answer(gave: Input) -> Input:
             return gave
 
 
-def free_step(ended: StepEnded) -> StepEnded:
+def step_without_usage(ended: StepEnded) -> StepEnded:
     """Return the end of a plan's step that cost nothing."""
     enforcement = ended.enforcement and replace(ended.enforcement, judge_usage=_FREE)
     return StepEnded(replace(ended.result, usage=_FREE), enforcement)

@@ -23,7 +23,7 @@ from services.orchestrator.core.replaying.steps import RecordedAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RecordedAnswers:
     """The results that a replay takes from a record.
 
     Attributes:

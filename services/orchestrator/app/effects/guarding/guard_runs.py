@@ -29,7 +29,7 @@ class GuardFailedError(Exception):
     """A guard failed or was late; the log says why."""
 
 
-async def look(
+async def run_guard(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
     """Return the findings in each text; raises GuardFailedError. Errors that end the request pass through."""
@@ -62,7 +62,7 @@ def _runner(scope: RunScope) -> GuardRunner:
     return guards.runner
 
 
-async def tell(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:
+async def report_action(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:
     """Report a guard's action as an event of the timeline and in the metrics."""
     if report.findings:
         labels = {"guard": report.guard, "stage": report.stage.value, "action": report.outcome.value.lower()}

@@ -17,7 +17,7 @@ from services.orchestrator.core.model.response import InferenceOutput
 
 
 @asynccontextmanager
-async def told(
+async def inference_events(
     request: Request,
     command: Infer | Sample | Decide,
     scope: RunScope,
