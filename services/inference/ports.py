@@ -15,8 +15,8 @@ from services.inference.core.pairs import PairLayout
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.scheduling.cells.operations import Cells
-from services.inference.core.tuning.choosing import Round, Tuning
+from services.inference.core.scheduling.operations import Cells
+from services.inference.core.tuning import Round, Tuning
 
 
 class KvCacheFullError(Exception):

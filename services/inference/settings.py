@@ -13,7 +13,7 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.settings import InnerSettings
 from pagantic_common.settings.names import PREFIX
-from services.inference.core.tuning.choosing import NAMES
+from services.inference.core.tuning import NAMES
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"

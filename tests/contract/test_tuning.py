@@ -19,7 +19,7 @@ from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llama.weights import TILE_TOKENS
 from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, check_engine
 from services.inference.core.generation import Delta, InferenceRequest
-from services.inference.core.tuning.choosing import Way, choose, untuned
+from services.inference.core.tuning import Way, choose, untuned
 from services.inference.ports import MeasuringFailed
 from tests.support.inference_app import generation_over
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from services.inference.adapters.machine import usable_processors
-from services.inference.core.tuning.spinning import LONG_SPIN_COUNT
+from services.inference.core.tuning import LONG_SPIN_COUNT
 
 _SOFT = 1  # omp_pause_soft
 _SEMAPHORE_BYTES = 64

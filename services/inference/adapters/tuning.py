@@ -18,7 +18,7 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
-from services.inference.core.tuning.choosing import Choice, Measurements, Round, Tuning, Way
+from services.inference.core.tuning import Choice, Measurements, Round, Tuning, Way
 from services.inference.ports import MeasuringFailed
 
 PROBE = "services.inference.adapters.tuning_probe"

@@ -25,8 +25,7 @@ from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.tuning.attention import StepKind, StepTimes
-from services.inference.core.tuning.choosing import MAX_ROUNDS
+from services.inference.core.tuning import MAX_ROUNDS, StepKind, StepTimes
 
 CHECKED_TOKENS = 64
 SEQUENCES = 8

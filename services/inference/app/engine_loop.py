@@ -12,8 +12,8 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.stepping.cell_operations import Copy, apply_operation
-from services.inference.app.stepping.draft_engine import DraftEngine
+from services.inference.app.cell_operations import Copy, apply_operation
+from services.inference.app.draft_engine import DraftEngine
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,
@@ -23,10 +23,9 @@ from services.inference.core.scheduling.branches import (
     Progress,
     SchedulerEvent,
 )
-from services.inference.core.scheduling.cells.operations import Cells
-from services.inference.core.scheduling.cells.saving import Saving
-from services.inference.core.scheduling.cells.stored_blocks import root_of
+from services.inference.core.scheduling.operations import Cells
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
+from services.inference.core.scheduling.stored_blocks import Saving, root_of
 from services.inference.ports import KvCacheFullError, TextEngine
 
 log = get_logger(__name__)

@@ -10,14 +10,14 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.telemetry.scope import current_principal
-from services.inference.app.answering.answer_stream import AnswerStream
-from services.inference.app.preparing.preparation import Preparation
-from services.inference.app.preparing.prepared_request import PreparedRequest, RequestPreparer
-from services.inference.app.storing.submission import Submission
+from services.inference.app.answer_stream import AnswerStream
+from services.inference.app.prefix_storage import Submission
+from services.inference.app.preparation import Preparation
+from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
-from services.inference.core.prompts.tool_calls import call_constraint
-from services.inference.core.tuning.choosing import Tuning
+from services.inference.core.prompts import call_constraint
+from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
 # Prompts that each report looks up; all of them take up to 16 reports.

@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import IMAGES, ModelInfo, count_images
 from services.inference.app.generation import Generation
-from services.inference.app.pooling.pair_scoring import PairScoring
+from services.inference.app.pooling import PairScoring
 from services.inference.app.workload import EmbeddingWorkload, Load, TextWorkload, Workload
 from services.inference.core import embedding, pairs
 from services.inference.core.generation import ChatPrompt, Prompt

@@ -19,7 +19,7 @@ from services.inference.core.scheduling.branches import (
     Prompted,
     SchedulerEvent,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import common_length
+from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.scoring import ContinuationTree, GivenDraft, GivenOutput, Reading
 
 MAX_CONTINUATIONS = 64

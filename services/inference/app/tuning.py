@@ -17,11 +17,11 @@ from typing import Any
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PaganticError, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.tuning.attention import StepTimes
-from services.inference.core.tuning.choosing import (
+from services.inference.core.tuning import (
     MAX_ROUNDS,
     Measurements,
     Round,
+    StepTimes,
     Tuning,
     agreed,
     choose,

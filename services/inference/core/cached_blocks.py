@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from services.inference.core.scheduling.cells.cache_owners import owner_of, tokens_of
+from services.inference.core.scheduling.cache_owners import owner_of, tokens_of
 from services.inference.core.scheduling.prefix_tree import CachedRun
 
 BLOCK_TOKENS = 16  # what gateways for vLLM expect, unless they are told otherwise

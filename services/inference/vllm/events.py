@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from smg_grpc_proto.generated import common_pb2 as pb
 
-from services.inference.app.watching.block_events import BlockEvents, BlockReport, EngineState
+from services.inference.app.block_events import BlockEvents, BlockReport, EngineState
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_BATCH_BLOCKS, Batch, CachedBlock
 
 _EVENTS = 2 * MAX_BATCH_BLOCKS  # more than a batch has

@@ -7,7 +7,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.grammar.engine_text import GrammarError, engine_text_of_values
-from services.inference.convert.request import value_if_set
+from services.inference.convert import value_if_set
 from services.inference.core.generation import (
     Constraint,
     ConstraintKind,

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,15 +18,20 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc as rpc
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Unsupported
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from services.inference.app.block_events import BlockEvents
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
+from services.inference.app.replica_watch import ReplicaWatch
 from services.inference.core.generation import InferenceRequest
 from services.inference.core.request_check import check_request
 from services.inference.vllm.events import KvEvents
 from services.inference.vllm.request import request_from_proto
 from services.inference.vllm.response import ResponseEncoder, load_to_proto
 from services.inference.vllm.running import RunningRequest, RunningRequests
-from services.inference.vllm.tokenizer_bundle import chunks_of
+from services.inference.vllm.tokenizer_bundle import bundle_tokenizer, chunks_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -192,3 +198,21 @@ async def _responses(
     if running.is_aborted:
         for response in encoder.encode_abort():
             yield response
+
+
+def make_registration(
+    models: Models, watch: ReplicaWatch, guard: Guard, *, tokenizer_folder: str, has_events: bool
+) -> Registration:
+    """Return the registration, with a tokenizer to give away unless the folder is empty, and with events of the cache.
+
+    Raises InvalidRequest for a tokenizer that cannot be given away.
+    """
+    clock = SystemClock()
+    bundle = b""
+    if tokenizer_folder:
+        bundle = bundle_tokenizer(Path(tokenizer_folder))
+    events = None
+    if has_events:
+        events = KvEvents(BlockEvents(models, watch, clock))
+    servicer = VllmEngineServicer(models, clock=clock, tokenizer_bundle=bundle, events=events)
+    return Registration(SERVICE_NAME, servicer.add_to, SCOPES, guard)

@@ -7,7 +7,7 @@ import pytest
 
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.spans import recording_spans
-from services.inference.app.answering.request_times import RequestTimes
+from services.inference.app.answer_stream import RequestTimes
 
 
 def _seated():

@@ -20,7 +20,7 @@ from services.inference.adapters.llama.tokenizer import LlamaTokenizer, LlamaVoc
 from services.inference.adapters.llama.weights import TILE_TOKENS, load_model
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.scheduling.cells.operations import Cells
+from services.inference.core.scheduling.operations import Cells
 from services.inference.ports import KvCacheFullError
 
 _KV_FULL = 1  # llama_decode found no cells and changed nothing

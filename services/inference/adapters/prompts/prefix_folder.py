@@ -20,7 +20,7 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.storage.whole_file import write_parts
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.scheduling.cells.operations import Cells
+from services.inference.core.scheduling.operations import Cells
 
 _MAGIC = b"pagkv\0\0\1"  # the last byte is the version of this form
 _DIGEST_BYTES = 32

@@ -10,8 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import TokenLogprob
-from services.inference.core.remote.answers import ChoicePiece, Chunk, Counts
-from services.inference.core.remote.calls import CallPiece
+from services.inference.core.remote.answers import CallPiece, ChoicePiece, Chunk, Counts
 
 UNKNOWN_TOKEN = -1
 MAX_COUNT = 2**31 - 1

@@ -8,8 +8,7 @@ from typing import Any
 
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.inference.core.answers.answer_text import AnswerText, Reading
-from services.inference.core.answers.json_scan import JsonScan
+from services.inference.core.answers.answer_text import AnswerText, JsonScan, Reading
 from services.inference.core.generation import ToolCallDelta
 
 _ARGUMENTS_KEYS = ('"arguments"', '"parameters"')

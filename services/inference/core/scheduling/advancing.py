@@ -18,7 +18,7 @@ from services.inference.core.scheduling.branches import (
     SchedulerEvent,
     Ticket,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import common_length
+from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.seating import Seating
 
 

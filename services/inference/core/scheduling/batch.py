@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from services.inference.core.decoding.images import Embeddings, embeddings_at
 from services.inference.core.scheduling.branches import Branch
-from services.inference.core.scheduling.cells.cache_owners import cache_keys
+from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
 _SHORT = 16  # pending tokens up to which a branch is served with the decoding branches

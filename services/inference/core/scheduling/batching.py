@@ -1,46 +1,68 @@
 """Plans the steps of the engine, and applies their results (continuous batching).
 
-Theory of operation. A request becomes branches: candidates that have sampled the same tokens so far are one branch,
-with one sequence of the KV cache and one row per step, and part only where they draw different tokens. A branch has
-`tokens`, of which the first `computed` are in the cache; the others are pending. Pending tokens come from a new prompt,
-from a run of forced tokens, from the last draw, or from a preemption; the scheduler treats them all alike.
+Theory of operation. A request is a ticket. Its candidates are its answers; candidates that have sampled the same tokens
+so far are one branch, with one sequence of the KV cache and one row per step. They part only where they draw different
+tokens. A branch has `tokens`, of which the first `computed` are in the cache; the others are pending. Pending tokens
+come from a new prompt, from a run of forced tokens, from the last draw, or from a preemption. The scheduler treats them
+all alike, so prefill, decoding and recomputation are one mechanism.
 
-Each step, `decide` gives sequences to branches and admits requests (see `seating.py`), and fills one batch (see
-`batch.py`). When the cache is full, idle tokens are evicted; when that does not suffice, the branch with the last
-turn loses its sequence and computes its tokens again later. `apply` takes the rows of logits of the batch, lets every
-candidate draw (see `advancing.py`), and returns the events.
+A step has three parts:
+
+    decide  (this thread, under the loop's lock)  end cancelled and expired requests; give sequences to branches and
+            admit requests (`seating.py`); advance branches whose next row of logits is kept; fill one batch
+            (`batch.py`); let a draft model plan its drafts (`draft_model.py`); make room in the cache.
+    decode  (the engine, without the lock)        carry out the operations on cells, and compute the batch.
+    apply   (this thread, under the loop's lock)  enter the computed tokens into the tree; let each candidate draw from
+            its row, judge drafts, part branches, and return the events (`advancing.py`).
+
+When the cache is full, idle tokens are evicted. If that does not suffice, the branch with the last turn loses its
+sequence and computes its tokens again later. `refuse` handles a cache that is full in spite of that, `fail` a failed
+step, and `compute_again` a failed operation on cells.
+
+The scheduler is pure: time is an argument, randomness belongs to the requests, and the engine's work is a plan. So a
+test can replay any history, and compare the cache's bookkeeping with a model.
 
 Invariants:
-    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` where it computes no output, and its cells fit
-       into the cache.
+    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` if it computes no output, and its cells fit into
+       the cache.
     2. Every candidate of an admitted request ends exactly once, and its request after it.
     3. No branch with pending tokens waits for ever: the branch with the first turn is never preempted, every
        `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, and no class of work, and no tenant, can
        take the whole batch.
     4. The same calls give the same plans and events.
     5. A cancelled or expired request gives back its sequences before the next batch is made.
-    6. An error in the sampling, constraint or text of one request ends that request alone.
+    6. An error in the sampling, constraint or text of one request ends only that request.
+
+Sources: iteration-level (continuous) batching, G.-I. Yu et al., "Orca: A Distributed Serving System for
+Transformer-Based Generative Models", OSDI 2022; prompts computed in chunks beside decoding, A. Agrawal et al., "Taming
+Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024; a radix tree of cached prefixes, L. Zheng
+et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024; prompt lookup decoding, A.
+Saxena, 2023.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from services.inference.core.decoding.sampling import Logits
+from services.inference.core.generation import PromptPrefixes
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, StepBudget, Turn, Work, fill_batch, turn_of
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
-from services.inference.core.scheduling.cached_prompts import CachedPrompts
-from services.inference.core.scheduling.cells.cache_owners import CacheOwners
-from services.inference.core.scheduling.cells.operations import Cells, Drop, Operation, Save
-from services.inference.core.scheduling.cells.saving import SAVES_PER_STEP, Saving
+from services.inference.core.scheduling.cache_owners import CacheOwners
+from services.inference.core.scheduling.draft_model import DraftModel
 from services.inference.core.scheduling.drafting import DraftCount, StepCosts
-from services.inference.core.scheduling.drafts.draft_model import DraftModel
+from services.inference.core.scheduling.operations import Cells, Drop, Operation, Save
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.core.scheduling.seating import Seating
+from services.inference.core.scheduling.stored_blocks import SAVES_PER_STEP, Saving
+
+MAX_PROMPTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,3 +427,53 @@ class Scheduler:
         self.rows_total += item.tokens
         if not ticket.is_prompted:
             ticket.prompt_tokens_computed += item.size
+
+
+class CachedPrompts:
+    """The callers' keys of cached prompt prefixes, for the last `capacity` computed prompts.
+
+    A prompt is remembered with its keys once it is computed. Each review looks up the cached part of a few prompts, in
+    rotation: a lookup takes some microseconds, and the engine waits meanwhile.
+    """
+
+    def __init__(self, capacity: int = MAX_PROMPTS) -> None:
+        self.keys: set[int] = set()
+        self._capacity = capacity
+        self._prompts: OrderedDict[int, tuple[PromptPrefixes, array[int]]] = OrderedDict()
+        self._uses: Counter[int] = Counter()
+
+    def add(self, prefixes: PromptPrefixes, tokens: Iterable[int]) -> None:
+        """Remember a computed prompt; `tokens` are its keys in the cache."""
+        if not prefixes.keys:
+            return
+        self._forget(prefixes.keys[-1])
+        self._prompts[prefixes.keys[-1]] = (prefixes, array("q", tokens))
+        self._uses.update(prefixes.keys)
+        self.keys.update(prefixes.keys)
+        if len(self._prompts) > self._capacity:
+            self._forget(next(iter(self._prompts)))
+
+    def review(self, tree: PrefixTree, count: int) -> None:
+        """Look up the cached part of at most `count` prompts, the longest unreviewed first."""
+        for name in list(self._prompts)[:count]:
+            self._prompts.move_to_end(name)
+            prefixes, tokens = self._prompts[name]
+            cached = tree.kept_length(tokens, len(tokens))
+            blocks = cached * prefixes.prompt_bytes // (len(tokens) * prefixes.block_bytes)
+            self.keys.update(prefixes.keys[:blocks])
+            self.keys.difference_update(prefixes.keys[blocks:])
+
+    def clear(self) -> None:
+        """Forget all prompts: the cache is empty."""
+        self.keys.clear()
+        self._prompts.clear()
+        self._uses.clear()
+
+    def _forget(self, name: int) -> None:
+        if name in self._prompts:
+            prefixes, _ = self._prompts.pop(name)
+            self._uses.subtract(prefixes.keys)
+            for key in prefixes.keys:
+                if not self._uses[key]:
+                    del self._uses[key]
+                    self.keys.discard(key)

@@ -12,9 +12,9 @@ from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode
 from services.inference.core.decoding.images import ImageSpan, run_end
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
-from services.inference.core.scheduling.cells.cache_owners import CacheOwners, cache_keys
-from services.inference.core.scheduling.cells.stored_blocks import NO_BLOCKS, BlockNames
+from services.inference.core.scheduling.cache_owners import CacheOwners, cache_keys
 from services.inference.core.scheduling.drafting import Drafter
+from services.inference.core.scheduling.stored_blocks import NO_BLOCKS, BlockNames
 
 # Other candidates are likely to sample the same tokens up to so many of them.
 _MEMO_DEPTH = 8

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.inference.core.tuning.attention import StepLoad
+from services.inference.core.tuning import StepLoad
 
 MAX_DRAFT_TOKENS = 31
 _NGRAM = 4  # tokens that must have occurred before, once a draft was right

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.inference.core.scheduling.cells.operations import (
+from services.inference.core.scheduling.operations import (
     Adopt,
     Cells,
     CopyPrefix,
@@ -28,7 +28,7 @@ from services.inference.core.scheduling.cells.operations import (
     Truncate,
     Unpark,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import ParkedPrefixes, Piece, common_length
+from services.inference.core.scheduling.parked_prefixes import ParkedPrefixes, Piece, common_length
 
 WORTH_PARKING = 16  # tokens; computing fewer again is as fast as copying them
 
