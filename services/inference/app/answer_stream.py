@@ -46,21 +46,21 @@ queue_duration = make_histogram(
 
 @dataclass(slots=True)
 class RequestTimes:
-    """When a request came, got its place, had its prompt processed, and ended, in monotonic seconds.
+    """The phases of a request, in monotonic seconds, and its counts of tokens.
 
     Attributes:
-        came_s: When it came.
+        started_s: When the request arrived.
         queued_s: When it was ready for the engine's loop.
-        seated_s: When its wait ended; None where it never got a place.
-        prompted_s: When its prompt was processed, which gives the first token, too.
-        completed_s: When its last token came; None while it is answered, and where it fails.
-        prompt_tokens: The tokens of its prompt.
-        cached_tokens: How many of them were in the cache.
-        output_tokens: The tokens of all its candidates so far.
-        longest_output: The tokens of its longest candidate so far.
+        seated_s: When its wait for a place ended; None without a place.
+        prompted_s: When its prompt was processed, which gives the first token too.
+        completed_s: When its last token was decoded; None before that, and after a failure.
+        prompt_tokens: Tokens of its prompt.
+        cached_tokens: Prompt tokens that were in the cache.
+        output_tokens: Tokens of all its candidates so far.
+        longest_output: Tokens of its longest candidate so far.
     """
 
-    came_s: float
+    started_s: float
     queued_s: float
     seated_s: float | None = None
     prompted_s: float | None = None
@@ -72,9 +72,9 @@ class RequestTimes:
 
     @contextmanager
     def recorded(self, model: str, clock: Clock) -> Iterator[None]:
-        """Record the phases of the request that is answered inside, and how long they took.
+        """Record the phases of the request as spans and metrics when the block ends.
 
-        A reader that leaves with the last event may do so by an error; the answer is complete all the same.
+        The answer is complete once `completed_s` is set, even if its reader then leaves by an error.
         """
         error_type = ""
         try:
@@ -99,7 +99,7 @@ class RequestTimes:
         }
         if error_type:
             labels[ERROR_TYPE] = error_type
-        genai.server_duration.record(ended_s - self.came_s, labels)
+        genai.server_duration.record(ended_s - self.started_s, labels)
         self._measure(labels, ended_s, has_failed=bool(error_type))
         self._record_spans(ended_s, error_type)
 
@@ -112,7 +112,7 @@ class RequestTimes:
         cached_prompt_tokens.add(self.cached_tokens)
         if has_failed:
             return
-        genai.server_first_token.record(self.prompted_s - self.came_s, labels)
+        genai.server_first_token.record(self.prompted_s - self.started_s, labels)
         if self.longest_output > 1:
             per_token_s = (ended_s - self.prompted_s) / (self.longest_output - 1)
             genai.server_output_token.record(per_token_s, labels)
@@ -146,54 +146,54 @@ class _Answer:
 
 
 class AnswerStream:
-    """The events of one request; call `put` on the event loop, and read `events` once.
+    """The events of one request; call `put` on the event loop, and iterate over `events` once.
 
     Args:
-        started: The first event; the scheduler adds the cached tokens of the prompt.
-        form: How the answers are written.
+        started: The first event, without the cached prompt tokens; the scheduler counts these.
+        form: The form of the answers.
         candidate_count: Number of candidates.
         clock: Time for the usage.
-        came_s: When the request came, monotonic seconds.
+        started_s: When the request arrived, monotonic seconds.
     """
 
     def __init__(
-        self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock, came_s: float
+        self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock, started_s: float
     ) -> None:
         self._started = started
         self._is_enforced = form.is_enforced
         self._answers = [_Answer(_new_parser(form)) for _ in range(candidate_count)]
         self._clock = clock
-        self._times = RequestTimes(came_s, clock.monotonic_s())
-        self._arrived: list[SchedulerEvent] = []
-        self._has_arrived = asyncio.Event()
+        self._times = RequestTimes(started_s, clock.monotonic_s())
+        self._pending: list[SchedulerEvent] = []
+        self._has_pending = asyncio.Event()
         self.is_done = False
 
     def put(self, event: SchedulerEvent) -> None:
-        """Take the scheduler's next event."""
+        """Add the scheduler's next event."""
         if isinstance(event, Prompted):
             self._times.prompted_s = self._clock.monotonic_s()
-        self._arrived.append(event)
-        self._has_arrived.set()
+        self._pending.append(event)
+        self._has_pending.set()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events until the request ends; waiting deltas of a candidate are joined.
+        """Yield the events until the request ends; pending deltas of a candidate become one delta.
 
-        Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the decoder gives up the
-        constraint, Unavailable (INFERENCE_MODEL_UNAVAILABLE) when the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
+        Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up the
+        constraint, Unavailable (INFERENCE_MODEL_UNAVAILABLE) if the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
         INFERENCE_MALFORMED_RESPONSE), and RuntimeError for any other error in this request's decoding.
         """
         with self._times.recorded(self._started.model.name, self._clock):
             while not self.is_done:
-                await self._has_arrived.wait()
-                self._has_arrived.clear()
-                arrived, self._arrived = self._arrived, []
-                for event in self._join(arrived):
+                await self._has_pending.wait()
+                self._has_pending.clear()
+                pending, self._pending = self._pending, []
+                for event in self._join(pending):
                     yield event
 
-    def _join(self, arrived: Sequence[SchedulerEvent]) -> Iterator[Event]:
-        """Yield the caller's events for those of the scheduler, with one delta per candidate and run of progress."""
+    def _join(self, pending: Sequence[SchedulerEvent]) -> Iterator[Event]:
+        """Yield the caller's events for the scheduler's events; a run of progress gives one delta per candidate."""
         deltas: dict[int, Delta] = {}
-        for event in arrived:
+        for event in pending:
             match event:
                 case Progress():
                     self._progress(event, deltas)
@@ -234,15 +234,13 @@ class AnswerStream:
             self._times.longest_output = max(self._times.longest_output, event.output_tokens)
             if any(piece.reasoning for piece in pieces):
                 answer.reasoning_tokens += new_tokens
-            delta = _add_pieces(deltas.get(index, Delta(index)), pieces)
-            delta = replace(delta, logprobs=(*delta.logprobs, *event.logprobs), tokens=(*delta.tokens, *event.tokens))
-            if replace(delta, output_tokens=0) != Delta(index):
-                deltas[index] = replace(delta, output_tokens=event.output_tokens)
+            if pieces or event.logprobs or event.tokens:
+                deltas[index] = _extended(deltas.get(index) or Delta(index), pieces, event)
 
     def _end(self, event: Ended, deltas: dict[int, Delta]) -> CandidateEnd:
         parser = self._answers[event.candidate].parser
         if pieces := parser.finish():
-            deltas[event.candidate] = _add_pieces(deltas.get(event.candidate, Delta(event.candidate)), pieces)
+            deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
         reason = event.finish_reason
         if reason is FinishReason.STOP and (parser.is_broken or (self._is_enforced and not parser.calls)):
             raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
@@ -277,7 +275,8 @@ def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:16]}"
 
 
-def _add_pieces(delta: Delta, pieces: list[Piece]) -> Delta:
+def _extended(delta: Delta, pieces: list[Piece], progress: Progress | None = None) -> Delta:
+    """Return a delta with more pieces, and with the tokens and counts of the progress that they came with."""
     calls = list(delta.tool_calls)
     for piece in pieces:
         call = piece.tool_call
@@ -288,9 +287,16 @@ def _add_pieces(delta: Delta, pieces: list[Piece]) -> Delta:
             calls[-1] = ToolCallDelta(before.index, before.id, before.name, before.arguments_json + call.arguments_json)
         else:
             calls.append(call)
-    return replace(
-        delta,
-        content=delta.content + "".join(piece.content for piece in pieces),
-        reasoning=delta.reasoning + "".join(piece.reasoning for piece in pieces),
+    logprobs, tokens, output_tokens = delta.logprobs, delta.tokens, delta.output_tokens
+    if progress is not None:
+        logprobs, tokens = logprobs + progress.logprobs, tokens + progress.tokens
+        output_tokens = progress.output_tokens
+    return Delta(
+        delta.candidate_index,
+        content=delta.content + "".join([piece.content for piece in pieces]),
+        reasoning=delta.reasoning + "".join([piece.reasoning for piece in pieces]),
         tool_calls=tuple(calls),
+        logprobs=logprobs,
+        output_tokens=output_tokens,
+        tokens=tokens,
     )

@@ -1,4 +1,4 @@
-"""Carries out the scheduler's operations on the cells of an engine."""
+"""Applies the scheduler's operations on cells to an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Copy = Callable[[], Cells]
 
 
 def apply_operation(engine: TextEngine, operation: Operation, store: Callable[[str, Copy], None]) -> None:
-    """Apply an operation to the engine's cache; `store` takes the name of a block to store, and copies its cells."""
+    """Apply an operation to the engine's cache; `store` gets a block's name and a function that copies its cells."""
     match operation:
         case CopyPrefix():
             engine.copy_prefix(operation.source, operation.target, operation.length)

@@ -1,4 +1,4 @@
-"""Runs the batches of a draft model before the step that verifies its drafts. A failure ends the drafting alone."""
+"""Runs the batches of a draft model before the step that verifies its drafts. A failure ends only the drafting."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MEASURED_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """What finished requests may keep: cells of the cache, and host memory for others."""
+    """Bounds for the tokens of finished requests: cells in the cache, and host memory for parked cells."""
 
     max_idle_tokens: int = 0
     max_parked_bytes: int = 0
 
 
 class DraftEngine:
-    """An engine that drafts for another one, whose thread calls it.
+    """An engine that drafts for another engine; the other engine's thread calls it.
 
     Args:
-        engine: The draft model, which only this object uses.
-        vocabulary_size: Tokens below this are those of the model that it drafts for.
+        engine: The draft model; only this object uses it.
+        vocabulary_size: Token ids below this are the same in both models.
         limits: Bounds of its cache.
         clock: Time for costs.
-        policy: Chooses the drafts; by default what pays by measured costs.
+        policy: Chooses the drafts; by default drafts that pay by measured costs.
     """
 
     def __init__(
@@ -61,29 +61,29 @@ class DraftEngine:
 
     @property
     def max_parked_bytes(self) -> int:
-        """Most host memory that its parked tokens take."""
+        """Maximum host memory of its parked tokens."""
         return self._limits.max_parked_bytes
 
     def draft(self, plan: Plan) -> Plan:
-        """Return the plan with the drafts that it grants."""
+        """Return the plan with the granted drafts."""
         if self.model.is_off:
             return plan
         try:
             self._draft_all()
-        except Exception as error:  # noqa: BLE001 - whatever it is, decoding goes on without drafts
+        except Exception as error:  # noqa: BLE001 - decoding goes on without drafts after any error
             self._switch_off(error)
         return plan.with_drafts()
 
     def measure(self) -> None:
-        """Learn what steps cost; only while nothing is decoded. The cache is empty before and afterwards."""
+        """Measure the cost of steps; only while nothing is decoded. The cache is empty before and afterwards."""
         try:
-            most = min(self.engine.max_batch_tokens, self.engine.kv_capacity_tokens)
-            self._measure(0, most)
+            size = min(self.engine.max_batch_tokens, self.engine.kv_capacity_tokens)
+            self._measure(0, size)
             for _ in range(_MEASURED_STEPS):
-                self.engine.truncate(0, most - 1)
-                self._measure(most - 1, 1)
+                self.engine.truncate(0, size - 1)
+                self._measure(size - 1, 1)
             self.engine.truncate(0, 0)
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - see `draft`
             self._switch_off(error)
 
     def retune(self, tuning: Tuning) -> None:
@@ -94,7 +94,7 @@ class DraftEngine:
             self.engine.retune(
                 threads=tuning.threads, flash_attention=tuning.flash_attention, batch_tokens=tuning.step_tokens
             )
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - see `draft`
             self._switch_off(error)
             return
         self.model.renew(self._empty_tree(), self.engine.max_batch_tokens)
@@ -133,4 +133,4 @@ class DraftEngine:
 
 
 def _store_nothing(_name: str, _copy: Copy) -> None:
-    """Store nothing: prefixes outside the process are those of the model alone."""
+    """Store nothing: only the model's own prefixes are stored outside the process."""

@@ -153,7 +153,7 @@ class Generation:
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
-        came_s = self._clock.monotonic_s()
+        started_s = self._clock.monotonic_s()
         self.check_candidate_count(request.candidate_count)
         self.loop.check_capacity(current_principal().tenant)
         self._check_size(request.prompt)
@@ -163,7 +163,7 @@ class Generation:
             form=prepared.form,
             candidate_count=request.candidate_count,
             clock=self._clock,
-            came_s=came_s,
+            started_s=started_s,
         )
         number = await self.submission.submit(prepared.decode, stream.put)
         self._running[prepared.started.inference_id] = (number, request.candidate_count)

@@ -20,12 +20,12 @@ from enum import IntEnum
 from statistics import median
 from typing import Any
 
-StepTimes = tuple[float, ...]  # one for each kind of step
+StepTimes = tuple[float, ...]  # by StepKind
 
-_PROMPT_TOKENS = 33  # tokens of one sequence that no draft has
-_APART_SHARE = 1 / 3  # largest share of the cells in use that a row of a step apart attends to
-_MEMORY_S = 120.0  # seconds of steps that count; older ones count half
-_ENOUGH_S = 20.0
+_PROMPT_TOKENS = 33  # more tokens of one sequence than any draft has
+_APART_SHARE = 1 / 3  # in a step of kind APART, a row attends to at most this share of the cells in use
+_MEMORY_S = 120.0  # beyond so many seconds of steps, all earlier seconds count half
+_ENOUGH_S = 20.0  # a shorter load decides nothing
 CLOSE = 1.08  # measurements within this factor are equal: noise is as large
 SPREAD = 0.15  # largest distance of a round from the median of all, as a share of the median
 MIN_ROUNDS = 3
@@ -41,7 +41,7 @@ QUIET_READINGS = 2
 
 
 class StepKind(IntEnum):
-    """What decides how long the attention of a step takes."""
+    """Kinds of steps by the cost of their attention."""
 
     ALONE = 0  # one sequence
     APART = 1  # sequences that share little
@@ -50,16 +50,16 @@ class StepKind(IntEnum):
 
 
 def kind_of(parts: Sequence[tuple[int, int]], used_cells: int) -> StepKind:
-    """Return the kind of a step, of which each sequence computes one of `parts`.
+    """Return the kind of a step.
 
     Args:
-        parts: The tokens that a sequence had before, and those that it computes.
+        parts: For each sequence, the number of its earlier tokens and the number of tokens that the step computes.
         used_cells: Cells in use after the step.
     """
+    if len(parts) == 1:
+        return StepKind.PROMPT if parts[0][1] >= _PROMPT_TOKENS else StepKind.ALONE
     if max(tokens for _, tokens in parts) >= _PROMPT_TOKENS:
         return StepKind.PROMPT
-    if len(parts) == 1:
-        return StepKind.ALONE
     attended = sum(before + tokens for before, tokens in parts)
     if attended <= used_cells * len(parts) * _APART_SHARE:
         return StepKind.APART
@@ -67,7 +67,7 @@ def kind_of(parts: Sequence[tuple[int, int]], used_cells: int) -> StepKind:
 
 
 class StepLoad:
-    """The seconds that recent steps of each kind took."""
+    """Seconds of recent steps, by kind."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(StepKind, 0.0)
@@ -78,21 +78,21 @@ class StepLoad:
         return tuple(self._seconds.values())
 
     def add(self, parts: Sequence[tuple[int, int]], used_cells: int, seconds: float) -> None:
-        """Count a step; see `kind_of`. A step without parts does not count."""
+        """Count a step; see `kind_of`. A step without parts counts nothing."""
         if not parts:
             return
         self._seconds[kind_of(parts, used_cells)] += seconds
         if sum(self._seconds.values()) > _MEMORY_S:
-            self._seconds = {known: spent / 2 for known, spent in self._seconds.items()}
+            self._seconds = {kind: spent / 2 for kind, spent in self._seconds.items()}
 
 
 def relative_time(spent_s: StepTimes, current_ms: StepTimes, other_ms: StepTimes) -> float:
-    """Return the time that a load would take the other way, as a share of what it took; 1 while it is too short.
+    """Return the predicted time of a load with the other attention, divided by its actual time; 1 for a short load.
 
     Args:
-        spent_s: What the load took, by kind of step.
-        current_ms: Measured times of a step of each kind.
-        other_ms: The same, the other way.
+        spent_s: Actual seconds of the load.
+        current_ms: Measured times of a step with the current attention.
+        other_ms: Measured times of a step with the other attention.
     """
     total_s = sum(spent_s)
     if total_s < _ENOUGH_S:
@@ -127,7 +127,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Every candidate measured once, the cores that other processes used meanwhile, and the spare cores."""
+    """Every candidate measured once; the cores that other processes used meanwhile; and the spare cores."""
 
     measured: Measurements
     others_cores: float = 0.0
@@ -150,7 +150,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What was measured of one way to compute the attention: a step of each kind, and the best step of prompts."""
+    """Measurements with or without flash attention: a step of each kind, and the best step size for prompts."""
 
     step_ms: StepTimes
     step_tokens: int
@@ -158,9 +158,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How an engine runs, why, and when that was measured; an empty time if it was not.
+    """How an engine runs, with the reasons and the time of the measurement; the time is empty without measurements.
 
-    `ways` were measured without flash attention, and with it.
+    `ways` has two items, measured without and with flash attention; it is empty without measurements.
     """
 
     threads: int
@@ -194,13 +194,13 @@ def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:
 
 
 def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
-    """Return a tuning with given values, which win over measured ones."""
+    """Return a tuning with the `given` values in place of measured ones."""
     reasons = {choice.name: choice.reason for choice in tuning.choices}
     return _explained(replace(tuning, **given), {**reasons, **dict.fromkeys(given, "set")})
 
 
 def agreed(rounds: Sequence[Round]) -> Measurements | None:
-    """Return the medians of the quiet rounds that agree; None if they are too few, or not the majority."""
+    """Return the medians of the quiet rounds that agree; None if they are too few or a minority."""
     quiet = [measured_round.measured for measured_round in rounds if measured_round.is_quiet]
     if len(quiet) < MIN_ROUNDS:
         return None
@@ -212,14 +212,14 @@ def agreed(rounds: Sequence[Round]) -> Measurements | None:
 
 
 def may_measure(spent_s: float, idle_s: float) -> bool:
-    """Tell whether one more measurement may begin; all together get a small share of the idle time."""
+    """Return whether one more measurement may begin; all measurements together get a small share of the idle time."""
     return spent_s <= FREE_S + IDLE_SHARE * idle_s
 
 
 def choose(measured: Measurements, defaults: Tuning) -> Tuning:
-    """Return the clearly faster values, else the defaults; of equally fast step sizes, the smallest.
+    """Return the clearly faster values, else the defaults; of equally fast step sizes the smallest.
 
-    Cancels and other requests wait for a step to end.
+    Small steps win because cancellations and new requests wait for the end of a step.
     """
     is_on = _choose_flash(measured.flash_ms, defaults.flash_attention)
     ways = tuple(
@@ -248,7 +248,7 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
 
 
 def follow(tuning: Tuning, spent_s: StepTimes) -> Tuning:
-    """Return a measured tuning with the attention that is clearly faster for a load, of which `spent_s` tells."""
+    """Return a measured tuning with the clearly faster attention for a load of `spent_s` seconds by kind of step."""
     if not tuning.ways:
         return tuning
     is_on = tuning.flash_attention
@@ -287,7 +287,7 @@ def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
 
 
 def _choose_flash(flash_ms: Mapping[bool, tuple[float, ...]], default: bool) -> bool:
-    """Return the other value only if it is clearly faster in total and clearly slower in no part."""
+    """Return the other value only if it is clearly faster in total, and in no kind clearly slower."""
     other, usual = flash_ms[not default], flash_ms[default]
     loses = any(theirs > ours * CLOSE for theirs, ours in zip(other, usual, strict=True))
     if loses or sum(other) * CLOSE >= sum(usual):
@@ -312,15 +312,15 @@ def _listed(values: Mapping[int, float], unit: str) -> str:
 
 
 class SpinRule:
-    """Follows the load of other processes: at once when it rises, after some readings when it falls."""
+    """Follows the load of other processes: at once if it rises, after QUIET_READINGS readings if it falls."""
 
     def __init__(self) -> None:
         self._quiet_readings = 0
 
     def is_long(self, busy_cores: float) -> bool:
-        """Take one more reading and return whether threads spin long from now on.
+        """Take a reading and return whether threads spin long from now on.
 
-        `busy_cores` are the cores that other processes used, beyond those that the engine leaves free.
+        `busy_cores` are the cores that other processes used, minus the cores that the engine leaves free.
         """
         self._quiet_readings += 1
         if busy_cores > BUSY_CORES:

@@ -75,12 +75,14 @@ class AnswerParser:
     def feed(self, text: str) -> list[Piece]:
         """Take the next text and return the pieces that are certain now, in order."""
         for char in text:
-            self._take(char)
+            self._text.char = char
+            next(self._reading, None)
         return self._text.take_shown()
 
     def finish(self) -> list[Piece]:
         """Return the last pieces at the end of the output; feed nothing afterwards."""
-        self._take("")
+        self._text.char = ""
+        next(self._reading, None)
         return self._text.take_shown()
 
     @property
@@ -95,10 +97,6 @@ class AnswerParser:
         Nothing after such a call is shown. Valid after `finish`.
         """
         return self._call.is_broken
-
-    def _take(self, char: str) -> None:
-        self._text.char = char
-        next(self._reading, None)
 
     def _enforced_call(self) -> Reading[None]:
         yield from self._text.spaces()

@@ -30,11 +30,11 @@ _PENALIZED_PROMPT_TOKENS = 64
 
 
 class TextStream:
-    """Gives out text as early as possible.
+    """Turns the bytes of tokens into text to show, as early as possible.
 
     Invariants:
-        1. Text that was given out never changes and has no part of a stop string.
-        2. A character is given out whole; bytes that can never be a character become U+FFFD.
+        1. Shown text never changes and contains no part of a stop string.
+        2. Characters are shown whole; invalid bytes become U+FFFD.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class TextStream:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the text contained a stop string, which `found_stop` then is."""
+        """Whether the text contained a stop string; `found_stop` is that string."""
         return bool(self.found_stop)
 
     def fork(self) -> TextStream:
@@ -58,7 +58,10 @@ class TextStream:
 
     def feed(self, data: bytes) -> str:
         """Take the bytes of the next tokens and return the text to show now."""
-        self._held += self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        if not self._stop:
+            return text
+        self._held += text
         return self._release(at_end=False)
 
     def finish(self) -> str:
@@ -67,28 +70,22 @@ class TextStream:
         return self._release(at_end=True)
 
     def _release(self, *, at_end: bool) -> str:
-        if self.is_stopped:
+        """Return the held text up to a stop string, or up to a tail that may begin a stop string."""
+        if self.found_stop:
             return ""
         cut = len(self._held)
-        found = [(position, stop) for stop in self._stop if (position := self._held.find(stop)) >= 0]
-        if found:
-            cut, self.found_stop = min(found)
+        matches = [(position, stop) for stop in self._stop if (position := self._held.find(stop)) >= 0]
+        if matches:
+            cut, self.found_stop = min(matches)
         elif not at_end:
-            cut -= self._held_back()
+            longest_tail = 0
+            for stop in self._stop:
+                for size in range(longest_tail + 1, min(len(stop), len(self._held) + 1)):
+                    if self._held.endswith(stop[:size]):
+                        longest_tail = size
+            cut -= longest_tail
         shown, self._held = self._held[:cut], self._held[cut:]
         return shown
-
-    def _held_back(self) -> int:
-        """Return the length of the longest tail that may begin a stop string."""
-        return max(
-            (
-                size
-                for stop in self._stop
-                for size in range(1, min(len(stop), len(self._held) + 1))
-                if self._held.endswith(stop[:size])
-            ),
-            default=0,
-        )
 
 
 class Vocabulary(Protocol):
@@ -115,10 +112,10 @@ class Matcher(Protocol):
         """Return the tokens that must come next; they are not accepted yet."""
 
     def is_complete(self) -> bool:
-        """Tell whether the output may end here."""
+        """Return whether the output may end here."""
 
     def is_stopped(self) -> bool:
-        """Tell whether the output must end here."""
+        """Return whether the output must end here."""
 
     def fork(self) -> Matcher:
         """Return a matcher with the same progress."""
@@ -126,7 +123,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The tokens that may follow the output, and the log-probabilities of all tokens if the request wants them."""
+    """The tokens that may follow the output, and the log-probabilities of all tokens if the request wants any."""
 
     choices: Choices
     log_probabilities: NDArray[np.float64] | None
@@ -169,7 +166,7 @@ class Output(Protocol):
 class SampledOutput:
     """An output whose tokens are sampled; `top_logprobs` None reports no log-probabilities.
 
-    A token of `stop_tokens` ends the output; `matched_stop` is that token, or the stop string that the text contained.
+    A token of `stop_tokens` ends the output. `matched_stop` is the stop token or stop string that ended it.
     """
 
     def __init__(
@@ -234,24 +231,26 @@ class SampledOutput:
             self.matched_stop = token
         if token in self._end_tokens:
             return self._end(FinishReason.STOP, Step((), ""))
-        logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if row.log_probabilities is not None:
+            logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
         tokens = [token]
         self._take(token)
-        # Log-probabilities of forced tokens would need logits that are not computed, so these are picked one by one.
+        # Log-probabilities of forced tokens need logits, so with log-probabilities these tokens are drawn one by one.
         if self._matcher is not None and self._top_logprobs is None:
             self._take_forced(self._matcher, tokens)
-        text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
+        text = self._stream.feed(b"".join(map(self._vocabulary.piece, tokens)))
         step = Step(tuple(tokens), text, logprobs=logprobs)
-        if self._is_stopped():
+        if self._stream.found_stop or (self._matcher is not None and self._matcher.is_stopped()):
             return self._end(FinishReason.STOP, step)
         if self.output_tokens >= self._max_tokens:
             return self._end(FinishReason.LENGTH, step)
         return step
 
     def resume(self, tokens: Sequence[int], draw: Callable[[], float]) -> str:
-        """Begin with tokens that were decoded elsewhere, and return their text; draws as often as decoding them did.
+        """Begin with tokens of an earlier decoding, and return their text; draws as often as that decoding did.
 
-        Raises InvalidRequest for tokens that cannot begin this output, or that end it.
+        Raises InvalidRequest for tokens that this output cannot begin with, and for tokens that end it.
         """
         position = 0
         while position < len(tokens):
@@ -259,12 +258,13 @@ class SampledOutput:
                 draw()
             position = self._resume(tokens, position)
         text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
-        if self._is_stopped() or self.output_tokens >= self._max_tokens:
+        is_stopped = self._stream.is_stopped or (self._matcher is not None and self._matcher.is_stopped())
+        if is_stopped or self.output_tokens >= self._max_tokens:
             raise InvalidRequest("said_tokens end the answer: nothing is left to say")
         return text
 
     def _resume(self, tokens: Sequence[int], position: int) -> int:
-        """Take the sampled token at a position and the forced ones after it; return the position after them."""
+        """Take the sampled token at a position and the forced tokens after it; return the position after them."""
         self._take_said(tokens[position])
         position += 1
         if self._matcher is None:
@@ -284,11 +284,6 @@ class SampledOutput:
         except InvalidRequest:
             raise InvalidRequest(f"said_tokens has {token} where the constraint does not allow it") from None
 
-    def _is_stopped(self) -> bool:
-        if self._stream.is_stopped:
-            return True
-        return self._matcher is not None and self._matcher.is_stopped()
-
     def _take_forced(self, matcher: Matcher, tokens: list[int]) -> None:
         """Take the forced tokens up to the limit or the end of the output, and append them to `tokens`."""
         for forced in matcher.forced_tokens():
@@ -304,7 +299,7 @@ class SampledOutput:
         self._seen[token] += 1
 
     def _end(self, reason: FinishReason, step: Step) -> Step:
-        """End the output with its last step."""
+        """Mark the output as ended, and return its last step with the rest of the text."""
         self.constraint_satisfied = (
             self._matcher is not None and self._matcher.is_complete() and not self._stream.is_stopped
         )
@@ -315,12 +310,12 @@ class SampledOutput:
 
 
 def token_logprobs(vocabulary: Vocabulary, token: int, row: Row, top: int) -> tuple[TokenLogprob, ...]:
-    """Return the log-probability of a token with the `top` most probable ones; empty if the row has none."""
-    known = row.log_probabilities
-    if known is None:
+    """Return the log-probability of a token with the `top` most probable tokens; empty if the row has none."""
+    logprobs = row.log_probabilities
+    if logprobs is None:
         return ()
     best: list[int] = []
     if top:
-        best = np.argsort(-known, kind="stable")[:top].tolist()
-    alternatives = tuple(TokenLogprob(other, vocabulary.piece(other), float(known[other])) for other in best)
-    return (TokenLogprob(token, vocabulary.piece(token), float(known[token]), alternatives),)
+        best = np.argsort(-logprobs, kind="stable")[:top].tolist()
+    alternatives = tuple(TokenLogprob(other, vocabulary.piece(other), float(logprobs[other])) for other in best)
+    return (TokenLogprob(token, vocabulary.piece(token), float(logprobs[token]), alternatives),)

@@ -67,7 +67,7 @@ MAX_PROMPTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next step: operations on the cache, in order, then one batch, which may be empty; and the events so far."""
+    """The next step: operations on the cache, in order, then one batch, perhaps empty; and the events so far."""
 
     operations: tuple[Operation, ...]
     slices: tuple[Slice, ...]
@@ -75,18 +75,18 @@ class Plan:
     work: tuple[Work, ...] = ()
 
     def with_drafts(self) -> Plan:
-        """Return the plan with the drafts that the draft model has made for it meanwhile."""
+        """Return the plan with the drafts that the draft model has put into its work."""
         if not any(item.is_guessed for item in self.work):
             return self
-        return replace(self, slices=tuple(item.plan_slice() for item in self.work))
+        return replace(self, slices=tuple(map(Work.plan_slice, self.work)))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0.
 
-    A tenant has the weight 1, unless `weights` has another. `prompt_step_tokens` is not less than `step_tokens`, or 0,
-    which stands for the same. Unless `mixes_steps`, outputs and prompts are computed in turns.
+    A tenant that is not in `weights` has the weight 1. `prompt_step_tokens` is at least `step_tokens`; 0 stands for
+    `step_tokens`. Without `mixes_steps`, outputs and prompts are computed in turns.
     """
 
     step_tokens: int
@@ -101,12 +101,17 @@ class Limits:
 class Scheduler:
     """All requests of one engine. Call `decide`, then one of `apply`, `refuse` and `fail`, in turn.
 
-    With a draft model, its batches come between `decide` and these.
+    The batches of a draft model come between these two calls.
+
+    Attributes:
+        tree: The tokens in the cache.
+        rows_total: Computed tokens so far.
     """
 
     def __init__(
         self, tree: PrefixTree, limits: Limits, saving: Saving | None = None, draft_model: DraftModel | None = None
     ) -> None:
+        self.tree = tree
         self.limits = limits
         self.saving = saving or Saving()
         self.draft_model = draft_model
@@ -131,11 +136,6 @@ class Scheduler:
         self._now_s = 0.0
 
     @property
-    def tree(self) -> PrefixTree:
-        """The tokens in the cache."""
-        return self._seating.tree
-
-    @property
     def waiting(self) -> int:
         """Requests that wait for their first step."""
         return len(self._seating.waiting)
@@ -147,7 +147,7 @@ class Scheduler:
 
     @property
     def pending_prompt_tokens(self) -> int:
-        """Prompt tokens that are not computed yet; what waiting requests find in the cache is an estimate."""
+        """Prompt tokens that are not computed yet; for waiting requests, the part that the cache has is an estimate."""
         running = sum(branch.pending for branch in self._seating.branches if not branch.ticket.is_prompted)
         return running + self.queued_prompt_tokens
 
@@ -158,7 +158,7 @@ class Scheduler:
 
     @property
     def output_tokens_total(self) -> int:
-        """Tokens of all candidates so far, those that run or failed too."""
+        """Tokens of all candidates so far, including running and failed ones."""
         return self._advancing.output_tokens_total
 
     @property
@@ -168,30 +168,30 @@ class Scheduler:
 
     @property
     def refused_total(self) -> int:
-        """Requests that the queue had no place for."""
+        """Requests that were refused because the queue was full."""
         return self._seating.refused_total
 
     @property
     def has_work(self) -> bool:
-        """Whether `decide` would plan or end something."""
+        """Whether `decide` has anything to plan or to end."""
         is_storing = bool(self.tree.operations) or self.saving.has_pending
         return is_storing or bool(self._seating.waiting or self._seating.branches)
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
+        """Return callers' keys of cached prompt prefixes; re-check at most `reviewed` prompts."""
         self._cached_prompts.review(self.tree, reviewed)
         return frozenset(self._cached_prompts.keys)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and all tokens that need not be computed again, of every owner."""
+        """Return the owner number of a tenant, and all cached and parked tokens of every owner."""
         return self._owners.number_of(tenant), self.tree.runs()
 
     def kept_tokens(self, request: DecodeRequest) -> int:
-        """Return how many tokens of a prompt need not be computed."""
+        """Return how many tokens of a prompt are cached or parked."""
         return self.tree.kept_length(request.keys(self._owners), len(request.tokens))
 
     def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
-        """Park the first blocks of a prompt, which were stored; False if this cannot be, or need not be any more."""
+        """Park the first blocks of a prompt, read from the store; False if they do not fit or are no longer needed."""
         if not pieces or request.blocks.root != self.saving.root:
             return False
         keys = request.keys(self._owners)
@@ -201,11 +201,11 @@ class Scheduler:
         return True
 
     def check_capacity(self, tenant: str) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of a tenant."""
+        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no place for one more request of a tenant."""
         self._seating.check_capacity(self._owners.number_of(tenant))
 
     def submit(self, request: DecodeRequest) -> int:
-        """Queue a request and return its number; raises Overloaded when too many wait."""
+        """Queue a request and return its number; raises Overloaded if the queue is full."""
         owner = self._owners.number_of(request.tenant)
         self._seating.check_capacity(owner)
         self._numbers += 1
@@ -216,7 +216,7 @@ class Scheduler:
         return self._numbers
 
     def cancel(self, number: int) -> None:
-        """Cancel a request at the next `decide`; does nothing if it has ended."""
+        """Cancel a request at the next `decide`; no effect if it has ended."""
         if (ticket := self._ticket(number)) is not None:
             ticket.is_cancelled = True
 
@@ -228,51 +228,73 @@ class Scheduler:
     def decide(self, now_s: float) -> Plan:
         """Return the next step."""
         events: list[SchedulerEvent] = []
+        limits = self.limits
         self._now_s = now_s
-        self._save()
+        if self.saving.has_pending:
+            self._save()
         self._drop(now_s, events)
         self._seating.fill(now_s)
         self._serve_from_memo(events)
-        prompt_costs = None if self.limits.mixes_steps else self._prompt_costs
-        work = fill_batch(self._seating.seated(), self._budget(), self.costs, prompt_costs)
-        self._last_turn = turn_of(work)
+        turn, prompt_costs = None, None
+        if not limits.mixes_steps:
+            turn = Turn.OUTPUTS if self._last_turn is Turn.PROMPTS else Turn.PROMPTS
+            prompt_costs = self._prompt_costs
+        budget = StepBudget(limits.step_tokens, limits.prompt_step_tokens, turn)
+        work = fill_batch(self._seating.seated(), budget, self.costs, prompt_costs)
+        if not limits.mixes_steps:
+            self._last_turn = turn_of(work)
         if self.draft_model is not None:
-            left = max(0, self.limits.step_tokens - sum(item.tokens for item in work))
+            left = max(0, limits.step_tokens - sum(item.tokens for item in work))
             self.draft_model.plan(work, self._seating.branches, left, self.costs)
         work = self._make_room_for(work, events)
-        slices = tuple(item.plan_slice() for item in work)
+        slices = tuple(map(Work.plan_slice, work))
         operations = tuple(self.tree.operations)
         self.tree.operations.clear()
         return Plan(operations, slices, tuple(events), tuple(work))
 
     def apply(self, plan: Plan, logits: Logits, cost: float = 0.0) -> list[SchedulerEvent]:
-        """Take the rows of logits that a plan's slices want, in order; `cost` is the time of the step, if known."""
+        """Continue the branches of a plan.
+
+        Args:
+            plan: The plan that the engine computed.
+            logits: The rows for the slices of the plan, in order; shape (rows, vocabulary).
+            cost: Seconds of the step; 0 if unknown.
+        """
         events: list[SchedulerEvent] = []
         self._steps += 1
         self._learn_cost(plan, cost)
-        gained = 0
+        # All computed tokens are entered first: a branch that continues may share the tokens of another branch.
         for item in plan.work:
-            self._count_computed(item)
-        first_row = 0
+            branch, ticket, tokens = item.branch, item.branch.ticket, item.size + len(item.draft)
+            self.tree.append(item.slice.sequence_id, item.keys)
+            branch.computed += item.size
+            branch.last_served = self._steps
+            ticket.rows += tokens
+            self.rows_total += tokens
+            if not ticket.is_prompted:
+                ticket.prompt_tokens_computed += item.size
+        gained = first_row = 0
         for item in plan.work:
-            wanted = item.slice.logit_rows
+            branch, wanted = item.branch, item.slice.logit_rows
             rows = logits[first_row : first_row + wanted]
             first_row += wanted
-            # If another branch has just failed the request, this one has no sequence any more.
-            if wanted and item.branch.sequence_id is not None:
-                if not item.branch.ticket.is_prompted:
-                    request = item.branch.ticket.request
-                    self._cached_prompts.add(request.prefixes, item.branch.keys[: len(request.tokens)])
-                if item.branch.is_likely_to_recur:
-                    self._memo.keep(item.branch.keys, rows[0])
-                accepted = self._advance(item.branch, item.draft, rows, events)
+            # A branch whose request has just failed by another branch has no sequence any more.
+            if not wanted or branch.sequence_id is None:
+                continue
+            if not branch.ticket.is_prompted:
+                request = branch.ticket.request
+                self._cached_prompts.add(request.prefixes, branch.keys[: len(request.tokens)])
+            if branch.is_likely_to_recur:
+                self._memo.keep(branch.keys, rows[0])
+            accepted = self._advance(branch, item.draft, rows, events)
+            if item.draft:
                 gained += self._judge(item, accepted)
         if self.draft_model is not None:
             self.draft_model.settle(self.costs, cost, gained)
         return events
 
     def refuse(self) -> list[SchedulerEvent]:
-        """Take back the last plan, which the cache had no room for; nothing of it was computed."""
+        """Take back the last plan, because the cache had no room for it; nothing of it was computed."""
         events: list[SchedulerEvent] = []
         seated = self._seating.seated()
         last = self._seating.last_of(seated)
@@ -294,8 +316,8 @@ class Scheduler:
         return events
 
     def compute_again(self, plan: Plan) -> list[SchedulerEvent]:
-        """Forget all cached tokens, because an operation of a plan failed; running requests compute theirs again."""
-        # Which operations of the plan were carried out is unknown; it harms nothing to do these once more.
+        """Forget all cached tokens, because an operation of a plan failed; running requests recompute their tokens."""
+        # Some operations of the plan may have been carried out already. Dropping a piece twice is harmless.
         for operation in plan.operations:
             if isinstance(operation, Drop):
                 self.tree.operations.append(operation)
@@ -308,9 +330,9 @@ class Scheduler:
         return []
 
     def renew(self, tree: PrefixTree, limits: Limits, root: bytes = b"") -> None:
-        """Continue with an empty cache, other steps, and blocks of a root; only while no sequence is decoded."""
+        """Continue with an empty cache, new limits, and blocks of another root; only while no sequence is decoded."""
         tree.changes = self.tree.changes + 1
-        self._seating.tree = tree
+        self.tree = self._seating.tree = tree
         self.limits = limits
         self.costs = StepCosts()
         self._prompt_costs = StepCosts()
@@ -322,28 +344,24 @@ class Scheduler:
         costs = self.costs
         if not self.limits.mixes_steps and turn_of(plan.work) is Turn.PROMPTS:
             costs = self._prompt_costs
-        costs.learn(sum(item.tokens for item in plan.work), cost)
-        parts = [(part.position, len(part.tokens)) for part in plan.slices]
+        parts, rows = [], 0
+        for part in plan.slices:
+            size = len(part.tokens)
+            parts.append((part.position, size))
+            rows += size
+        costs.learn(rows, cost)
         self.costs.load.add(parts, self.tree.used_tokens, cost)
 
-    def _budget(self) -> StepBudget:
-        turn = None
-        if not self.limits.mixes_steps:
-            turn = Turn.OUTPUTS if self._last_turn is Turn.PROMPTS else Turn.PROMPTS
-        return StepBudget(self.limits.step_tokens, self.limits.prompt_step_tokens, turn)
-
     def _judge(self, item: Work, accepted: int) -> int:
-        """Learn from the draft of an item, if it had one; return the tokens that the draft model gained."""
+        """Learn from the draft of an item; return its accepted tokens if the draft model made it, else 0."""
         branch, drafted = item.branch, len(item.draft)
-        if not drafted:
-            return 0
         if self.draft_model is not None and item.is_guessed:
             self.guessed.add(drafted, accepted)
             self.draft_model.judge(branch, drafted, accepted)
             return accepted
         if branch.drafter is not None:
             branch.drafter.judge(drafted, accepted)
-        if branch.ticket.request.may_draft:  # given texts are no guesses
+        if branch.ticket.request.may_draft:  # texts to score are not guesses
             self.looked_up.add(drafted, accepted)
         return 0
 
@@ -358,15 +376,23 @@ class Scheduler:
             elif ticket.request.deadline.has_passed(now_s):
                 self._advancing.fail(ticket, FailureCause.DEADLINE, "", events)
         for branch in tuple(self._seating.branches):
-            self._advancing.drop_cancelled(branch, events)
+            for candidate in branch.candidates:
+                if candidate.is_cancelled:
+                    self._advancing.drop_cancelled(branch, events)
+                    break
 
     def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
-        """Return the work that the cache has room for, without drafts, and without the last branches, if necessary."""
-        while work and not self.tree.make_room(tokens=sum(item.tokens + item.guesses for item in work)):
+        """Return work that fits into the cache: drops drafts, then preempts branches, the last first."""
+        while work:
+            tokens = 0
+            for item in work:
+                tokens += item.size + len(item.draft) + item.guesses
+            if self.tree.make_room(tokens=tokens):
+                break
             seated = self._seating.seated()
-            if any(item.has_draft for item in work):
+            if any(item.draft or item.guesses for item in work):
                 for item in work:
-                    item.drop_draft()
+                    item.draft, item.guesses = [], 0
             elif len(seated) > 1:
                 last = self._seating.last_of(seated)
                 self._seating.preempt(last)
@@ -376,7 +402,7 @@ class Scheduler:
         return work
 
     def _shrink(self, item: Work, events: list[SchedulerEvent]) -> list[Work]:
-        """Return the only work, as small as the free cells; fails its request when there are none."""
+        """Return the only work, cut to the free cells; fails its request if no cell is free."""
         item.size = min(item.size, self.tree.free_tokens)
         if item.size > 0:
             return [item]
@@ -384,18 +410,16 @@ class Scheduler:
         return []
 
     def _serve_from_memo(self, events: list[SchedulerEvent]) -> None:
-        """Advance the branches whose tokens are cached and whose next row is kept, until there are none."""
-        known = [branch for branch in self._seating.seated() if self._has_row(branch)]
-        while known:
-            for branch in known:
+        """Advance branches whose tokens are cached and whose next row is in the memo, as long as there are any."""
+        while ready := [branch for branch in self._seating.seated() if self._has_row(branch)]:
+            for branch in ready:
                 if branch.sequence_id is not None:
                     self._advance(branch, [], self._memo.row(branch.keys)[np.newaxis], events)
-            known = [branch for branch in self._seating.seated() if self._has_row(branch)]
 
     def _advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
-        """Continue a branch, and return the accepted tokens of its draft.
+        """Continue a branch, and return the number of accepted tokens of its draft.
 
-        What its prompt found in the cache is stored while its sequence is there.
+        The cached blocks of its prompt are offered for storing while its sequence still holds them.
         """
         ticket, blocks = branch.ticket, branch.ticket.request.blocks
         if blocks.names and not ticket.is_prompted:
@@ -405,7 +429,7 @@ class Scheduler:
         return self._advancing.advance(branch, draft, rows, events)
 
     def _save(self) -> None:
-        """Add operations that store blocks, as many as a step may have."""
+        """Plan the storing of pending blocks, at most `SAVES_PER_STEP` in a step."""
         planned = sum(isinstance(operation, Save) for operation in self.tree.operations)
         self.tree.operations += self.saving.take(SAVES_PER_STEP - planned, self.tree.holder)
 
@@ -416,17 +440,6 @@ class Scheduler:
         if branch.pending and self.tree.shared_length(branch.keys, length) == length:
             self._seating.share_again(branch, length)
         return branch.pending == 0
-
-    def _count_computed(self, item: Work) -> None:
-        """Record that the tokens of an item were computed."""
-        branch, ticket = item.branch, item.branch.ticket
-        self.tree.append(item.slice.sequence_id, item.keys)
-        branch.computed += item.size
-        branch.last_served = self._steps
-        ticket.rows += item.tokens
-        self.rows_total += item.tokens
-        if not ticket.is_prompted:
-            ticket.prompt_tokens_computed += item.size
 
 
 class CachedPrompts:

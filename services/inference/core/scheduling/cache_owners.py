@@ -1,11 +1,11 @@
 """Separates the callers of different tenants in the KV cache.
 
-Theory of operation. The cache shares the tokens that two requests have in common, so the count of cached tokens, and
-the time to the first token, tell what others asked. Therefore the cache knows a token by a key: the token itself, with
-the owner of its request in the higher bits. The same token of another owner has another key, so no search finds it. The
-beginning of a prompt that the operator declared shared has owner 0 for everybody. A position of an image has no token:
-each image of a tenant has an owner number of its own, and its positions stand for tokens. So equal images of a tenant
-share their cells, and no others do.
+Theory of operation. The cache shares the common tokens of two requests, so the count of cached tokens and the time to
+the first token reveal the prompts of other tenants. Therefore the cache identifies a token by a key: the token itself,
+with the owner of its request in the higher bits. The same token of another owner has another key, so no search finds
+it. The beginning of a prompt that the operator declared shared has owner 0 for all tenants. A position of an image has
+no token: each image of a tenant has its own owner number, and its positions replace the tokens. So equal images of a
+tenant share their cells, and other images share none.
 
 Source of the attack: G. Wu et al., "I Know What You Asked: Prompt Leakage via KV-Cache Sharing in Multi-Tenant LLM
 Serving", NDSS 2025.
@@ -25,9 +25,9 @@ KeyT = TypeVar("KeyT")
 
 
 class CacheOwners:
-    """Gives tenants and their images owner numbers; forgets the least recently used of more than `capacity` of each.
+    """Owner numbers of the `capacity` most recently used tenants, and of as many images.
 
-    A forgotten tenant or image gets a new number, and finds nothing of what was computed before.
+    A forgotten tenant or image gets a new number, and shares nothing that was computed before.
     """
 
     def __init__(self, capacity: int = MAX_OWNERS) -> None:

@@ -1,16 +1,17 @@
 """Drafts of a draft model: its sequences, which follow the branches, and its batches.
 
-Theory of operation. A draft model is a smaller model with the same tokens, in an engine of its own. A branch that is
-worth it has a sequence in that engine's cache, a follower, which computes the branch's tokens and then guesses the next
-ones. Each step of the scheduler, `plan` grants drafts and makes room. The engine's loop then asks `next_slices` for one
-batch per position of the drafts, over all branches, until there are none, and `take`s the best token of each row; the
-first batch also computes what the followers lack, at most a step's tokens. `finish` puts the drafts into the plan's
-work. The cache is a `PrefixTree` like the model's, by the same keys, so it shares nothing that the model's would not.
+Theory of operation. A draft model is a smaller model with the same tokens, in an engine of its own. If drafts pay for a
+branch, the branch has a follower: a sequence in that engine's cache, which computes the branch's tokens and then
+guesses the next tokens. In each step of the scheduler, `plan` grants drafts and makes room. The engine's loop then
+calls `next_slices` for one batch per position of the drafts, over all branches, until it is empty, and passes the best
+token of each row to `take`. The first batch also computes the missing tokens of followers, at most a step's tokens.
+`finish` puts the drafts into the plan's work. The cache is a `PrefixTree` with the same keys as the model's tree, so
+tenants share nothing that they do not share there.
 
 Invariants:
     1. A batch has at most `step_tokens` tokens, and its cells fit into the cache.
-    2. The tokens of a follower are those of its branch, and after them its last guesses.
-    3. No token that the draft model lacks is computed or drafted.
+    2. The tokens of a follower are the tokens of its branch, followed by its last guesses.
+    3. Tokens outside the draft model's vocabulary are neither computed nor drafted.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ READY_TOKENS = 16
 
 
 class Follower:
-    """A branch's sequence in the draft model's cache; it has none before it is worth one.
+    """A branch's sequence in the draft model's cache; `sequence_id` is None until following pays.
 
     Attributes:
-        computed: The tokens of the branch in the cache.
-        guessed: The computed guesses after them.
+        computed: Number of the branch's tokens in the cache.
+        guessed: The computed guesses after these tokens.
     """
 
     __slots__ = ("branch", "computed", "guessed", "is_followed", "sequence_id", "standing")
@@ -65,7 +66,7 @@ class _Guess:
     tokens: list[int] = field(default_factory=list)
 
     def next_slice(self) -> Slice:
-        """Return the last guess, which is computed to guess the next token."""
+        """Return the slice that computes the last guess, to guess the next token."""
         follower = self.follower
         return Slice(_id_of(follower), self.tokens[-1:], follower.computed + len(follower.guessed), 1)
 
@@ -76,8 +77,8 @@ class DraftModel:
     Args:
         tree: The tokens in the draft model's cache.
         policy: Chooses the drafts.
-        step_tokens: Most tokens of one batch of the draft model.
-        vocabulary_size: Tokens below this are those of the model.
+        step_tokens: Maximum tokens of one batch of the draft model.
+        vocabulary_size: Token ids below this are the same in both models.
     """
 
     def __init__(self, tree: PrefixTree, policy: DraftPolicy, *, step_tokens: int, vocabulary_size: int) -> None:
@@ -95,7 +96,7 @@ class DraftModel:
         self._has_begun = False
 
     def plan(self, work: Sequence[Work], branches: Sequence[Branch], left: int, costs: StepCosts) -> None:
-        """Grant drafts, as `guesses` of the work, with at most `left` tokens in all."""
+        """Grant drafts of at most `left` tokens in all, as `guesses` of the work."""
         self._begin(work, left)
         self._forget(branches)
         if self.is_off or left <= 0:
@@ -108,16 +109,16 @@ class DraftModel:
         self._follow(followers)
 
     def take_operations(self) -> tuple[Operation, ...]:
-        """Return the operations on the draft model's cache that come before the next batch, and forget them."""
+        """Remove and return the operations on the draft model's cache before the next batch."""
         operations = tuple(self._tree.operations)
         self._tree.operations.clear()
         return operations
 
     def next_slices(self) -> tuple[Slice, ...]:
-        """Return the next batch; empty once all drafts are made. `take` its result before the next call."""
+        """Return the next batch; empty once all drafts are made. Pass its result to `take` before the next call."""
         if not self._has_begun:
             self._has_begun = True
-            # The room that a draft was promised in the model's cache may have been taken back.
+            # The scheduler may have withdrawn the room for a draft in the model's cache.
             self._guesses = [guess for guess in self._guesses if guess.item.guesses]
             self._due = self._guesses
             first = [self._slice(guess.follower, guess.follower.standing.pending, 1) for guess in self._due]
@@ -127,7 +128,7 @@ class DraftModel:
         return tuple(guess.next_slice() for guess in self._due)
 
     def take(self, best: Sequence[int], cost_s: float) -> None:
-        """Take the most probable token of each wanted row of the last batch, and the batch's cost."""
+        """Add the most probable token of each wanted row of the last batch, and the batch's cost."""
         rows = sum(size for _, size in self._lagging)
         for follower, size in self._lagging:
             self._compute(follower, size)
@@ -143,14 +144,14 @@ class DraftModel:
         self._spent_s += cost_s
 
     def finish(self) -> None:
-        """Put the drafts into the work that they were granted to."""
+        """Put the drafts into their work."""
         for guess in self._guesses:
             guess.item.draft = guess.tokens
             guess.item.guesses = 0
             guess.item.is_guessed = True
 
     def switch_off(self) -> None:
-        """Make no drafts from now on; those of this step are dropped."""
+        """Stop drafting; drops the drafts of this step."""
         self.is_off = True
         for guess in self._guesses:
             guess.item.guesses = 0
@@ -158,12 +159,12 @@ class DraftModel:
         self._followers.clear()
 
     def judge(self, branch: Branch, drafted: int, accepted: int) -> None:
-        """Learn from the draft of a branch, whose first `accepted` tokens the sampler picked."""
+        """Learn from the draft of a branch; the sampler picked its first `accepted` tokens."""
         if (follower := self._followers.get(branch)) is not None:
             self.policy.learn(follower.standing, drafted, accepted)
 
     def settle(self, costs: StepCosts, cost_s: float, gained: int) -> None:
-        """Learn what the step cost with its drafts, of which the sampler picked `gained` tokens."""
+        """Learn the cost of the step with its drafts; the sampler picked `gained` drafted tokens."""
         self.policy.settle(self._shape, costs, cost_s=cost_s, draft_s=self._spent_s, gained=gained)
 
     def renew(self, tree: PrefixTree, step_tokens: int) -> None:
@@ -181,21 +182,21 @@ class DraftModel:
         self._shape = StepShape(sum(item.tokens for item in work), max(1, served), left)
 
     def _may_draft(self, item: Work) -> bool:
-        """Tell whether a branch decodes, and has no draft yet. Several candidates would part, so they get none."""
+        """Return whether a branch decodes without a draft. Several candidates would part, so they get no drafts."""
         branch = item.branch
         ticket = branch.ticket
         is_decoding = ticket.is_prompted and item.is_whole and len(branch.candidates) == 1
         return is_decoding and ticket.request.may_draft and not item.draft
 
     def _follower(self, branch: Branch) -> Follower:
-        """Return the follower of a branch, cut back to the tokens that it has in common with the branch."""
+        """Return the follower of a branch, truncated to its common tokens with the branch."""
         follower = self._followers.get(branch)
         if follower is None:
             follower = self._followers[branch] = Follower(branch, Standing(self.policy.first_acceptance))
             follower.computed = self._tree.kept_length(branch.keys, len(branch.keys) - 1)
         if follower.sequence_id is not None:
             matched = common_length(follower.guessed, branch.tokens[follower.computed :], len(follower.guessed))
-            # The last token's row is what the next guess comes from, so this token is computed in any case.
+            # The next guess needs the row of the last token, so this token is always computed.
             follower.computed = min(follower.computed + matched, len(branch.tokens) - 1)
             follower.guessed = []
             self._tree.truncate(follower.sequence_id, follower.computed)
@@ -223,7 +224,7 @@ class DraftModel:
         return any(follower.standing.trial_rounds for follower in self._followers.values())
 
     def _open(self, follower: Follower) -> bool:
-        """Make sure that a follower has a sequence; False without a free one, or if the draft model lacks a token."""
+        """Make sure that a follower has a sequence; False without a free id, or with a token outside the vocabulary."""
         branch = follower.branch
         if follower.sequence_id is None:
             follower.sequence_id = self._tree.share(branch.keys, len(branch.keys) - 1)
@@ -234,7 +235,7 @@ class DraftModel:
         return all(0 <= token < self._vocabulary_size for token in branch.tokens[follower.computed :])
 
     def _grant(self, ready: Sequence[Work], costs: StepCosts) -> None:
-        """Grant drafts to followers that are ready, as far as the batches and the cache have room."""
+        """Grant drafts to ready followers, as far as the batches and the cache have room."""
         followers = [self._followers[item.branch] for item in ready]
         depths = self.policy.depths([follower.standing for follower in followers], self._shape, costs)
         for item, follower, depth in zip(ready, followers, depths, strict=True):
@@ -261,7 +262,7 @@ class DraftModel:
         return first <= self._step_tokens and self._tree.make_room(tokens=first + drafts)
 
     def _forget(self, branches: Sequence[Branch]) -> None:
-        """Let go of the followers of ended branches; their tokens can be shared until others need the room."""
+        """Release the followers of ended branches; their tokens can be shared until others need the room."""
         living = set(branches)
         for branch in [branch for branch in self._followers if branch not in living]:
             follower = self._followers.pop(branch)

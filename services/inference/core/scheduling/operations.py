@@ -1,4 +1,4 @@
-"""Operations on the cells of the engine's KV cache, which the scheduler plans and the engine's loop carries out."""
+"""Operations on the cells of the engine's KV cache: the scheduler plans them, and the engine's loop applies them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Park a piece that was stored, under a new key."""
+    """Park a piece from the store, under a new key."""
 
     key: int
     cells: Cells = field(compare=False, repr=False)

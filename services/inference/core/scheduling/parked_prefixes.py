@@ -1,10 +1,10 @@
-"""Tokens whose KV cells were copied from the cache to host memory, to be copied back instead of computed again.
+"""Tokens with a copy of their KV cells in host memory, to be copied back instead of recomputed.
 
 Copying takes milliseconds where computing takes seconds, and cells that stay in the cache slow every step.
 
-Theory of operation. An entry is the tokens of one sequence, and its cells are pieces that follow each other. Entries
-share the pieces of what they have in common. Where a new entry leaves another one within a piece, it gets pieces of its
-own, cut at that place, so that entries that leave there later copy only what follows.
+Theory of operation. An entry is the tokens of one sequence, and its cells are consecutive pieces. Entries share the
+pieces of their common tokens. If a new entry departs from another entry within a piece, it gets pieces of its own, cut
+at that position, so that later entries that depart there copy only the rest.
 
 Invariants:
     1. No entry is a prefix of another one.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-WORTH_A_PIECE = 16  # A shorter run of tokens is copied with what follows it.
+WORTH_A_PIECE = 16  # a shorter run of tokens is copied together with the next run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The pieces of a new entry that must be copied, and the keys of those that no entry has any longer."""
+    """The pieces of a new entry that must be copied, and the keys of pieces that no entry uses any longer."""
 
     new: Sequence[Piece]
     dropped: Sequence[int]
@@ -63,7 +63,7 @@ class ParkedPrefixes:
         return [entry.tokens for entry in self._entries]
 
     def find(self, tokens: Sequence[int], limit: int) -> tuple[Entry, int] | None:
-        """Return the entry that shares the longest prefix of the first `limit` tokens, and the length of that."""
+        """Return the entry that shares the longest prefix of the first `limit` tokens, and the length of the prefix."""
         best: tuple[Entry, int] | None = None
         for entry in self._entries:
             length = common_length(entry.tokens, tokens, limit)
@@ -78,9 +78,9 @@ class ParkedPrefixes:
         return max((common_length(entry.tokens, tokens, limit) for entry in self._entries), default=0)
 
     def add(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Added | None:
-        """Add an entry; return None if one begins with all its tokens, or if it is too large.
+        """Add an entry; return None if another entry begins with all its tokens, or if it is too large.
 
-        With `ends`, in order, new pieces end at these positions and nowhere else; the last one is the number of tokens.
+        With `ends`, new pieces end only at these positions, in ascending order; the last is the number of tokens.
         """
         allowed = tuple(ends)
         common = {entry: common_length(entry.tokens, tokens, len(tokens)) for entry in self._entries}
@@ -103,7 +103,7 @@ class ParkedPrefixes:
         return [key for entry in list(self._entries) for key in self._drop(entry)]
 
     def _make_room(self, prefixes: Iterable[Entry], new_tokens: int) -> list[int]:
-        """Drop the prefixes of a new entry, and what was not used for long; return the keys of unused pieces."""
+        """Drop the prefixes of a new entry and the least recently used entries; return the keys of unused pieces."""
         unused = [key for other in prefixes for key in self._drop(other)]
         while self.parked_tokens + new_tokens > self.capacity_tokens:
             unused += self._drop(next(iter(self._entries)))
@@ -114,7 +114,7 @@ class ParkedPrefixes:
         return Piece(self._keys, start, end)
 
     def _drop(self, entry: Entry) -> list[int]:
-        """Forget an entry and return the keys of the pieces that no entry has any longer."""
+        """Forget an entry and return the keys of the pieces that no entry uses any longer."""
         del self._entries[entry]
         self._uses.subtract(piece.key for piece in entry.pieces)
         unused = [piece for piece in entry.pieces if not self._uses[piece.key]]
@@ -125,14 +125,14 @@ class ParkedPrefixes:
 
 
 def _cuts(start: int, longest: int, size: int, allowed: Sequence[int]) -> list[int]:
-    """Return the positions from `start` to `size` at which new pieces meet; entries part at `longest`."""
+    """Return the boundaries of new pieces from `start` to `size`; entries depart at `longest`."""
     if not allowed:
         allowed = (longest, size) if longest - start >= WORTH_A_PIECE else (size,)
     return [start, *(end for end in allowed if end > start)]
 
 
 def _shared_pieces(common: Mapping[Entry, int], allowed: Sequence[int]) -> list[Piece]:
-    """Return the pieces of an entry that reach farthest within the tokens that a new one has in common with it."""
+    """Return the longest run of an entry's pieces that lies within its common tokens with the new entry."""
     best: list[Piece] = []
     for entry, length in common.items():
         pieces = [piece for piece in entry.pieces if piece.end <= length]

@@ -39,13 +39,13 @@ MAX_PENDING = 256
 MAX_KNOWN = 65_536
 RENEW_S = 600.0
 
-# Returns a sequence that holds the first tokens, by their keys, up to a length; None if there is none.
+# Returns a sequence that holds the first keys up to a length; None without such a sequence.
 HolderOf = Callable[[Sequence[int], int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockNames:
-    """The names of a prompt's whole blocks, in order, for engines of one root; the root is empty without a store."""
+    """The names of a prompt's whole blocks, in order, for engines with this root; the root is empty without a store."""
 
     root: bytes = b""
     names: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ NO_BLOCKS = BlockNames()
 
 
 def root_of(*facts: str) -> bytes:
-    """Return the root of engines that have all these facts in common."""
+    """Return the root of engines that share all these facts."""
     return _hash(b"".join(_with_length(fact.encode()) for fact in facts))
 
 
 def name_blocks(
     root: bytes, tokens: Sequence[int], *, tenant: str, shared_tokens: int, block_tokens: int = BLOCK_TOKENS
 ) -> BlockNames:
-    """Return the names of the whole blocks of a prompt, of which all tenants share the first `shared_tokens`."""
+    """Return the names of the whole blocks of a prompt; all tenants share its first `shared_tokens` tokens."""
     own = _TENANT + _with_length(tenant.encode())
     packed = np.asarray(tokens, dtype="<i4")
     names = []
@@ -92,7 +92,7 @@ class _Due:
 
 
 class Saving:
-    """The blocks to store of one engine, whose blocks have names of one root; with an empty root there are none."""
+    """Chooses the blocks of one engine that are stored; an empty root stores nothing."""
 
     def __init__(self, root: bytes = b"", *, block_tokens: int = BLOCK_TOKENS, max_known: int = MAX_KNOWN) -> None:
         self.root = root
@@ -103,17 +103,17 @@ class Saving:
 
     @property
     def has_pending(self) -> bool:
-        """Whether blocks wait to be stored."""
+        """Whether any block is pending."""
         return bool(self._pending)
 
     def restart(self, root: bytes) -> None:
-        """Continue with the blocks of another root."""
+        """Forget everything, and continue with another root."""
         self.root = root
         self._known.clear()
         self._pending.clear()
 
     def know(self, names: Iterable[str], now_s: float) -> None:
-        """Remember blocks that are stored."""
+        """Remember that blocks are stored."""
         for name in names:
             self._known[name] = now_s
             self._known.move_to_end(name)
@@ -121,22 +121,22 @@ class Saving:
             self._known.popitem(last=False)
 
     def forget(self, name: str) -> None:
-        """Offer a block again when it is used again, because it was not stored."""
+        """Forget a block that was not stored; its next use offers it again."""
         self._known.pop(name, None)
 
     def reuse(self, blocks: BlockNames, keys: Sequence[int], cached: int, now_s: float) -> None:
-        """Let the blocks of a prompt wait whose tokens were cached; `keys` are those of the first `cached` tokens."""
+        """Make the due blocks of a prompt's cached part pending; `keys` are its first `cached` keys."""
         if blocks.root != self.root:
             return
         size = self.block_tokens
         names = blocks.names[: cached // size]
         due = [_Due(name, keys, size * (index + 1)) for index, name in enumerate(names) if self._is_due(name, now_s)]
-        for one in reversed(due[: MAX_PENDING - len(self._pending)]):
-            self.know([one.name], now_s)
-            self._pending.append(one)
+        for block in reversed(due[: MAX_PENDING - len(self._pending)]):
+            self.know([block.name], now_s)
+            self._pending.append(block)
 
     def take(self, count: int, holder_of: HolderOf) -> list[Save]:
-        """Return at most `count` operations; a block that has left the cache is forgotten."""
+        """Return at most `count` operations for pending blocks; blocks that left the cache are forgotten."""
         saves: list[Save] = []
         while self._pending and len(saves) < count:
             due = self._pending.popleft()
