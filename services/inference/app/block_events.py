@@ -1,4 +1,4 @@
-"""Reports to callers that keep an index of the cache: each change of the blocks of their tenant, and the load."""
+"""Reports for callers that index the cache: each change of their tenant's blocks, and the load."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ MAX_LOGS = 16
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """How busy the models are.
+    """The load of the models.
 
     Attributes:
-        idle_tokens: Cells of the KV caches that are given up when others need them.
+        load: The sum of the loads of all models.
+        idle_tokens: Cells of the KV caches that are freed when other requests need them.
         silence_s: The age of the oldest step; None while nothing is decoded.
     """
 
@@ -40,8 +41,8 @@ class BlockReport:
     """A batch of changes with the state of the engine, or the state alone.
 
     Attributes:
-        sequence: The number of the batch; without one, that of the last batch.
-        is_full: Whether the reader should get what changes slowly, too.
+        sequence: The number of the batch; without a batch, the number of the last batch.
+        is_full: Whether to include slowly changing values.
     """
 
     sequence: int
@@ -51,9 +52,9 @@ class BlockReport:
 
 
 class BlockEvents:
-    """All readers of this replica's events. They wait as watchers of the replica do, and count as such.
+    """All readers of this replica's events. They count as watchers of the replica.
 
-    Nothing is queued for a reader: it reads the history of its tenant, and gets a snapshot if that went on without it.
+    No queue per reader: a reader follows the history of its tenant, and gets a snapshot if it falls behind.
     """
 
     def __init__(self, models: Models, watch: ReplicaWatch, clock: Clock, *, max_history: int = MAX_HISTORY) -> None:
@@ -66,8 +67,8 @@ class BlockEvents:
     async def reports(self, sequence: int) -> AsyncGenerator[BlockReport, None]:
         """Yield the changes of the current tenant's blocks in the default model, from a sequence number on.
 
-        A number that the history does not have, such as 0, begins with a snapshot. Raises Overloaded
-        (INFERENCE_OVERLOADED) when there are as many watchers as may be.
+        A number outside the history, such as 0, begins with a snapshot. Raises Overloaded (INFERENCE_OVERLOADED) if
+        MAX_WATCHERS watch already.
         """
         tenant = current_principal().tenant
         reader = _Reader(sequence, self._clock)
@@ -78,17 +79,17 @@ class BlockEvents:
                     yield report
 
     def _log_of(self, tenant: str) -> BlockLog:
-        """Return the log of a tenant as of now; that of the tenant that was read longest ago makes room for it."""
+        """Return the up-to-date log of a tenant; evicts the least recently read log beyond MAX_LOGS."""
         if tenant not in self._logs:
-            # The time in milliseconds is above all numbers of an earlier log, or of the service before it restarted.
+            # The time in milliseconds exceeds all numbers of earlier logs, also of logs before a restart.
             log = BlockLog(math.ceil(self._clock.now().timestamp() * 1000), self._max_history)
             self._logs[tenant] = _TenantLog(tenant, log)
         self._logs.move_to_end(tenant)
         if len(self._logs) > MAX_LOGS:
             self._logs.popitem(last=False)
-        kept = self._logs[tenant]
-        kept.look(self._models.default_generation, self._clock)
-        return kept.log
+        tenant_log = self._logs[tenant]
+        tenant_log.update(self._models.default_generation, self._clock)
+        return tenant_log.log
 
     def _state(self) -> EngineState:
         workloads = [served.workload for served in self._models.loaded]
@@ -102,15 +103,15 @@ class BlockEvents:
 
 
 class _TenantLog:
-    """A log, and what was seen last."""
+    """A log, with the generation and its change counter at the last update."""
 
     def __init__(self, tenant: str, log: BlockLog) -> None:
         self.log = log
         self._tenant = tenant
         self._seen: tuple[Generation | None, int] = (None, 0)
 
-    def look(self, generation: Generation | None, clock: Clock) -> None:
-        """Append what has changed since the last look."""
+    def update(self, generation: Generation | None, clock: Clock) -> None:
+        """Append the changes since the last update."""
         changes = 0
         if generation is not None:
             changes = generation.loop.scheduler.tree.changes
@@ -126,30 +127,30 @@ class _TenantLog:
 
 
 class _Reader:
-    """What one reader has got."""
+    """The position of one reader, and the load that it got last."""
 
     def __init__(self, sequence: int, clock: Clock) -> None:
         self._next = sequence
         self._clock = clock
-        self._told: Load | None = None
-        self._told_s = -math.inf
+        self._reported: Load | None = None
+        self._reported_s = -math.inf
 
     def read(self, log: BlockLog, state_now: Callable[[], EngineState]) -> Iterator[BlockReport]:
-        """Yield the next batches, then the state if it has changed since the last report, or after some time.
+        """Yield the next batches, then the state if it has changed since the last report or a heartbeat is due.
 
-        A slow reader takes the batches one by one; each has the state of its time.
+        A slow reader takes batch after batch; each carries the state of its time.
         """
         for batch in log.since(self._next, self._clock.now().timestamp()):
-            is_first = self._told is None
+            is_first = self._reported is None
             state = state_now()
-            self._tell(state)
+            self._note(state)
             self._next = batch.sequence + 1
             yield BlockReport(batch.sequence, state, batch, is_full=is_first)
         state = state_now()
-        if state.load != self._told or self._clock.monotonic_s() >= self._told_s + HEARTBEAT_S:
-            self._tell(state)
+        if state.load != self._reported or self._clock.monotonic_s() >= self._reported_s + HEARTBEAT_S:
+            self._note(state)
             yield BlockReport(self._next - 1, state, is_full=True)
 
-    def _tell(self, state: EngineState) -> None:
-        self._told = state.load
-        self._told_s = self._clock.monotonic_s()
+    def _note(self, state: EngineState) -> None:
+        self._reported = state.load
+        self._reported_s = self._clock.monotonic_s()

@@ -189,14 +189,14 @@ class EngineLoop:
         return done
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 when none is running."""
+        """Return the age of the current step; 0 while no step runs."""
         started_s = self._step_started_s
         if started_s is None:
             return 0.0
         return now_s - started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck or dead."""
+        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
         with self._changed:
             if self.broken_because:
                 return

@@ -56,7 +56,7 @@ class _Request:
 
 
 class EmbedderLoop:
-    """Runs the batches of one embedder. Used from one event loop.
+    """Runs the batches of one embedder. For one event loop.
 
     Cancellation and deadlines take effect between batches.
     """
@@ -80,7 +80,7 @@ class EmbedderLoop:
         request = _Request({}, len(texts), current_deadline(), asyncio.get_running_loop().create_future())
         self._requests[number] = request
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), context=Context())  # it serves more than this request
+            self._worker = asyncio.create_task(self._work(), context=Context())  # the task serves other requests too
         try:
             await request.done
         finally:
@@ -89,7 +89,7 @@ class EmbedderLoop:
         return np.stack([request.rows[index] for index in range(request.size)])
 
     def check_capacity(self) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue is full, and Unavailable when the loop is broken."""
+        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue is full, and Unavailable if the loop is broken."""
         if self.broken_because:
             raise self._broken()
         is_idle = self._batch_started_s is None
@@ -101,13 +101,13 @@ class EmbedderLoop:
             )
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current batch; 0 when none is computed."""
+        """Return the age of the current batch; 0 while no batch is computed."""
         if self._batch_started_s is None:
             return 0.0
         return now_s - self._batch_started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck."""
+        """Fail all requests and refuse new ones, because the thread is stuck."""
         if not self.broken_because:
             self.broken_because = reason
             self._fail_all(self._broken())
@@ -168,7 +168,7 @@ class EmbedderLoop:
 
 
 class PooledWork:
-    """A model that pools sequences of tokens, which it owns; a Workload."""
+    """The common part of embedding and pair scoring: owns a model that computes a row per sequence; a Workload."""
 
     def __init__(self, loop: EmbedderLoop) -> None:
         self.embedder = loop.embedder
@@ -181,7 +181,7 @@ class PooledWork:
         return self._loop.broken_because
 
     def load(self) -> Load:
-        """Return how busy the model is; each text counts as a sequence."""
+        """Return the load of the model; each text counts as a sequence."""
         loop = self._loop
         return Load(
             queued_requests=loop.queue.waiting,
@@ -192,11 +192,11 @@ class PooledWork:
         )
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current batch; 0 when none is computed."""
+        """Return the age of the current batch; 0 while no batch is computed."""
         return self._loop.stuck_for_s(now_s)
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck."""
+        """Fail all requests and refuse new ones, because the thread is stuck."""
         self._loop.give_up(reason)
 
     async def close(self) -> None:
@@ -206,7 +206,7 @@ class PooledWork:
         self.embedder.close()
 
     def _check(self, texts: Sequence[str]) -> None:
-        """Raise InvalidRequest for no text or more than 256, and Overloaded when too many requests wait."""
+        """Raise InvalidRequest for 0 or more than 256 texts, and Overloaded if the queue is full."""
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")
         self._loop.check_capacity()
@@ -224,13 +224,13 @@ class PooledWork:
 
 
 class Embedding(PooledWork):
-    """Embed over one model, which it owns; a Workload."""
+    """Embed over one model; owns the model; a Workload."""
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
         """Return a vector of unit length per text, in order, and the usage.
 
-        Raises InvalidRequest for no text or more than 256, for a text without tokens, and (INFERENCE_CONTEXT_EXCEEDED)
-        for a text longer than the model's window; Overloaded (INFERENCE_OVERLOADED) when too many requests wait.
+        Raises InvalidRequest for 0 or more than 256 texts, for a text without tokens, and (INFERENCE_CONTEXT_EXCEEDED)
+        for a text longer than the model's window; Overloaded (INFERENCE_OVERLOADED) if the queue is full.
         """
         self._check(texts)
         for position, text in enumerate(texts):
@@ -257,7 +257,7 @@ class Embedding(PooledWork):
 
 
 class PairScoring(PooledWork):
-    """ScorePairs over one model, which it owns; a Workload."""
+    """ScorePairs over one model: a cross-encoder reads the query with each text; owns the model; a Workload."""
 
     def __init__(self, loop: EmbedderLoop, layout: PairLayout) -> None:
         super().__init__(loop)
@@ -266,8 +266,8 @@ class PairScoring(PooledWork):
     async def score_pairs(self, query: str, texts: Sequence[str]) -> tuple[list[float], TokenUsage]:
         """Return the score of each text with the query, in order, and the usage.
 
-        Raises InvalidRequest for no text or more than 256, for an empty query, and (INFERENCE_CONTEXT_EXCEEDED) for a
-        query of more than half of the window; Overloaded (INFERENCE_OVERLOADED) when too many requests wait.
+        Raises InvalidRequest for 0 or more than 256 texts, for an empty query, and (INFERENCE_CONTEXT_EXCEEDED) for a
+        query of more than half of the window; Overloaded (INFERENCE_OVERLOADED) if the queue is full.
         """
         self._check(texts)
         if not query.strip():
@@ -280,12 +280,10 @@ class PairScoring(PooledWork):
         layout, window = self._layout, self.embedder.model.context_window
         query_tokens = self._tokens(layout.query_lead + query)
         layout.check_query(query_tokens, window)
-        beginnings = (self._beginning(layout.text_lead + text) for text in texts)
-        return [layout.join(query_tokens, self._tokens(text), window) for text in beginnings]
-
-    def _beginning(self, text: str) -> str:
-        """Return so much of a text as the window can hold at most, which bounds the time of its tokenization."""
-        return text[: self.embedder.model.context_window * self.embedder.longest_token_bytes]
+        # The window cannot hold more characters; the cut bounds the time of the tokenization.
+        longest = window * self.embedder.longest_token_bytes
+        cut_texts = ((layout.text_lead + text)[:longest] for text in texts)
+        return [layout.join(query_tokens, self._tokens(text), window) for text in cut_texts]
 
     def _tokens(self, text: str) -> list[int]:
         return self.embedder.tokenize(text, add_special=False, parse_special=False)

@@ -37,13 +37,13 @@ MAX_WAITING = 4
 _CLOSE_S = 5.0
 
 log = get_logger(__name__)
-READ_S = 2.0  # A prompt waits no longer for the store.
-REST_S = 30.0  # A store that was too slow is not read for so long.
+READ_S = 2.0  # a prompt waits for the store no longer than this
+REST_S = 30.0  # pause of reads after a slow read
 
 
 @dataclass(slots=True)
 class StorageCounts:
-    """What happened since the start."""
+    """Counts since the start."""
 
     read_tokens: int = 0
     written_tokens: int = 0
@@ -51,10 +51,10 @@ class StorageCounts:
 
 
 class BlockStorage:
-    """Writes blocks behind the back of the engines, and reads them for one request at a time.
+    """Writes blocks in the background, and reads them for one request at a time.
 
     Attributes:
-        counts: What happened since the start.
+        counts: Counts since the start.
     """
 
     def __init__(self, store: PrefixStore, *, max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
@@ -73,9 +73,9 @@ class BlockStorage:
 
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[bool]:
-        """Wait until no other request reads; yields False, at once, where too many prompts wait already.
+        """Wait for the turn to read and yield True; yields False at once if too many prompts wait.
 
-        `name` is that of the prompt's last block.
+        `name` is the name of the prompt's last block.
         """
         if name not in self._waiting and len(self._waiting) >= MAX_WAITING:
             yield False
@@ -88,9 +88,9 @@ class BlockStorage:
             self._waiting -= Counter([name])
 
     def put(self, name: str, copy: Callable[[], Cells], tokens: int) -> bool:
-        """Let a block of so many tokens be written; False if too much is queued already. Callable from any thread.
+        """Queue a block of `tokens` tokens for writing; False if the queue is full. Callable from any thread.
 
-        The cells are copied only if one more block like the last has room: a store that is stuck costs the engine none.
+        Cells are copied only if a block as large as the last has room, so a stuck store costs the engine no copies.
         """
         cells = None
         if self._queued_bytes + self._last_block_bytes <= self._max_queued_bytes:
@@ -98,7 +98,7 @@ class BlockStorage:
         with self._lock:
             if cells is not None:
                 self._last_block_bytes = cells.size
-            # The engine gives no bytes for cells that it cannot copy.
+            # The engine returns no bytes for cells that it cannot copy.
             if cells is None or not 0 < cells.size <= self._max_queued_bytes - self._queued_bytes:
                 self.counts.dropped_blocks += 1
                 return False
@@ -107,7 +107,7 @@ class BlockStorage:
         return True
 
     def fetch(self, names: Sequence[str], wanted: int, max_bytes: int) -> Future[list[Cells]] | None:
-        """Read the first blocks up to a missing one, if the one at index `wanted` is there; None while one is stuck.
+        """Read blocks in order up to a missing one, if the block at index `wanted` exists; None while a read is stuck.
 
         A block has at most `max_bytes`.
         """
@@ -122,7 +122,7 @@ class BlockStorage:
         return future
 
     def close(self) -> None:
-        """Write what is queued, unless that takes long."""
+        """Write the queued blocks, for at most _CLOSE_S seconds."""
         self._queue.put(None)
         self._writer.join(_CLOSE_S)
 
@@ -135,7 +135,7 @@ class BlockStorage:
 
     def _write(self, name: str, cells: Cells, tokens: int) -> None:
         try:
-            if self._store.touch(name):  # another replica has written it, or this one long ago
+            if self._store.touch(name):  # written earlier, by this replica or another
                 return
             is_written = self._store.write(name, cells)
         except Exception:
@@ -147,66 +147,66 @@ class BlockStorage:
             self.counts.dropped_blocks += 1
 
     def _fetch(self, future: Future[list[Cells]], names: Sequence[str], wanted: int, max_bytes: int) -> None:
-        found: list[Cells] = []
+        blocks: list[Cells] = []
         try:
             if self._store.touch(names[wanted]):
-                found = self._read(future, names, max_bytes)
+                blocks = self._read(future, names, max_bytes)
         except Exception:
             log.exception("blocks could not be read")
         with self._lock:
             self._is_reading = False
         if future.set_running_or_notify_cancel():
-            future.set_result(found)
+            future.set_result(blocks)
 
     def _read(self, future: Future[list[Cells]], names: Sequence[str], max_bytes: int) -> list[Cells]:
-        found: list[Cells] = []
+        blocks: list[Cells] = []
         for name in names:
             cells = None if future.cancelled() else self._store.read(name, max_bytes)
             if cells is None:
                 break
-            found.append(cells)
-        for name in reversed(names[: len(found)]):  # the first one is the youngest then, and is deleted last
+            blocks.append(cells)
+        for name in reversed(names[: len(blocks)]):  # the first block becomes the youngest, and is deleted last
             self._store.touch(name)
-        return found
+        return blocks
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStorage:
-    """The store, and what tells the files of one model from those of others."""
+    """The store, and the digest of a model's files."""
 
     blocks: BlockStorage
     model_digest: str
 
 
 class Submission:
-    """The way of requests to the loop of one model; without a storage it is the loop's own."""
+    """Submits requests to the loop of one model, after restoring stored cells; without a storage it only submits."""
 
     def __init__(self, loop: EngineLoop, storage: ModelStorage | None = None, *, read_s: float = READ_S) -> None:
         self.loop = loop
         self._blocks = storage.blocks if storage is not None else None
         self._read_s = read_s
         self._rests_until_s = -math.inf
-        # Twice the cells: a file has positions beside them, and some models have two caches.
+        # Twice the size of the cells: a file also has positions, and some models have two caches.
         self._max_block_bytes = 2 * BLOCK_TOKENS * loop.engine.kv_bytes_per_token + 1024 * 1024
 
     @property
     def _max_blocks(self) -> int:
-        """Blocks that host memory can take; the size of a cell may change with the tuning."""
+        """Maximum blocks in host memory; the size of a cell may change with the tuning."""
         return self.loop.max_parked_tokens // BLOCK_TOKENS
 
     async def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
-        """Queue a request and return its number, as the loop does."""
+        """Queue a request and return its number; see `EngineLoop.submit`."""
         if self._blocks is not None and self.loop.root:
             request = await self._prepare(request, self._blocks)
         return self.loop.submit(request, deliver)
 
     async def _prepare(self, request: DecodeRequest, storage: BlockStorage) -> DecodeRequest:
-        """Return a request with the names of its blocks; the cache then has what the store has of its prompt.
+        """Return a request with the names of its blocks, after parking the stored blocks of its prompt.
 
-        Raises what `check_capacity` raises. Every failure of the store leaves the prompt to be computed.
+        Raises the errors of `check_capacity`; a failure of the store only leaves the prompt to be computed.
         """
         tokens = request.tokens
-        if request.images:  # the names of blocks know tokens alone
+        if request.images:  # names of blocks are hashes of tokens, not of images
             tokens = tokens[: request.images[0].start]
         names = name_blocks(self.loop.root, tokens, tenant=request.tenant, shared_tokens=request.shared_tokens)
         request = replace(request, blocks=names)
@@ -218,9 +218,9 @@ class Submission:
         return request
 
     async def _bring_back(self, request: DecodeRequest, storage: BlockStorage) -> None:
-        async with storage.turn(request.blocks.names[-1]) as is_mine:
+        async with storage.turn(request.blocks.names[-1]) as has_turn:
             wanted = self._wanted(request)
-            if not is_mine or wanted is None:  # Another request may have brought it back meanwhile.
+            if not has_turn or wanted is None:  # another request may have restored the prompt meanwhile
                 return
             self.loop.check_capacity(request.tenant)
             fetch = storage.fetch(request.blocks.names[: self._max_blocks], wanted, self._max_block_bytes)
@@ -231,19 +231,19 @@ class Submission:
                 storage.counts.read_tokens += len(pieces) * BLOCK_TOKENS
 
     async def _result_of(self, fetch: Future[list[Cells]]) -> list[Cells]:
-        """Wait for a read; one that takes too long is the last for some time."""
+        """Wait for a read; after a slow read, none starts for REST_S."""
         now_s = asyncio.get_running_loop().time
-        begun_s = now_s()
+        started_s = now_s()
         try:
             return await asyncio.wrap_future(fetch)
         except asyncio.CancelledError:
-            if now_s() - begun_s >= self._read_s / 2:  # the rest of the time it may have waited for its turn
+            if now_s() - started_s >= self._read_s / 2:  # the other half may have been the wait for its turn
                 self._rests_until_s = now_s() + REST_S
                 log.warning("the store of prefixes is slow, and not read for some time", seconds=REST_S)
             raise
 
     def _wanted(self, request: DecodeRequest) -> int | None:
-        """Return the index of the first block that the cache lacks; None if the store can add nothing worth its time.
+        """Return the index of the first uncached block; None if reading from the store is not worth its time.
 
         The last token of a prompt is always computed.
         """

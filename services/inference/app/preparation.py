@@ -42,7 +42,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ImagePreparation:
-    """Turns the images of messages into parts of a prompt, with an encoder, which it owns. Used from one event loop.
+    """Turns the images of messages into parts of a prompt; owns the encoder. For one event loop.
 
     Args:
         encoder: The model's encoder.
@@ -55,22 +55,22 @@ class ImagePreparation:
         self._decode = decode
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="images")
         self._pending = 0
-        self._known: WorkCache[EncodedImage] = WorkCache(
+        self._encoded: WorkCache[EncodedImage] = WorkCache(
             max_bytes=CACHE_BYTES, size_of=lambda image: image.size_bytes, monotonic_s=monotonic_s
         )
 
     async def encode(self, images: Sequence[Image], *, only_counts: bool = False) -> list[EncodedImage]:
-        """Return images, in order; with `only_counts` they have no embeddings.
+        """Return the encoded images, in order; with `only_counts` they have no embeddings.
 
-        Raises InvalidRequest for an image that cannot be read, and Overloaded when too many wait.
+        Raises InvalidRequest for an unreadable image, and Overloaded if too many images wait.
         """
         return [await self._get(image, only_counts=only_counts) for image in images]
 
     async def _get(self, image: Image, *, only_counts: bool) -> EncodedImage:
         digest = hashlib.sha256(image.data.encode()).digest()
         key = f"{current_principal().tenant}\n{only_counts}\n{digest.hex()}"
-        found, _ = await self._known.get(key, lambda: self._make(image, digest, only_counts=only_counts))
-        return found
+        encoded, _ = await self._encoded.get(key, lambda: self._make(image, digest, only_counts=only_counts))
+        return encoded
 
     async def _make(self, image: Image, digest: bytes, *, only_counts: bool) -> EncodedImage:
         if self._pending >= MAX_WAITING_IMAGES:
@@ -88,13 +88,13 @@ class ImagePreparation:
             self._pending -= 1
 
     async def close(self) -> None:
-        """Wait for the image that is being encoded, drop the others, and free the encoder."""
+        """Finish the current image, drop the others, and free the encoder."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
         self._encoder.close()
 
 
 class Preparation:
-    """Runs functions on threads that may use one model. Used from one event loop."""
+    """Runs functions on threads that may use one model. For one event loop."""
 
     is_estimate = False
 
@@ -118,8 +118,8 @@ class Preparation:
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Run a function that may use the model; it runs to its end even if the caller gives up.
 
-        Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) when too many calls wait, and Unavailable
-        (INFERENCE_MODEL_UNAVAILABLE) when the model is being closed.
+        Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) if too many calls wait, and Unavailable
+        (INFERENCE_MODEL_UNAVAILABLE) while the model is being closed.
         """
         self._check_open()
         if self._pending >= self._max_waiting + THREADS:
@@ -137,7 +137,7 @@ class Preparation:
     def check_text(self, name: str, *texts: str) -> None:
         """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts too long for the context window.
 
-        `name` names the texts in the message.
+        `name` describes the texts in the message.
         """
         size = sum(map(len, texts))
         if size <= self._max_bytes:
@@ -167,7 +167,7 @@ class Preparation:
         )
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text."""
+        """Return the number of tokens of each text."""
         for position, text in enumerate(texts):
             self.check_text(f"texts[{position}]", text)
         return [len(tokens) for tokens in await self.run(self._tokenize_all, texts)]
@@ -183,9 +183,9 @@ class Preparation:
         return await self.run(lambda: self._tokenizer.detokenize(tokens, with_special=with_special))
 
     async def encode_images(self, prompt: Prompt, *, only_counts: bool = False) -> Sequence[EncodedImage]:
-        """Return the images of a prompt's messages, in order; with `only_counts` they have no embeddings.
+        """Return the encoded images of a prompt's messages, in order; with `only_counts` they have no embeddings.
 
-        Raises InvalidRequest for an image that cannot be read, Overloaded when too many wait, and Unavailable when the
+        Raises InvalidRequest for an unreadable image, Overloaded if too many images wait, and Unavailable while the
         model is being closed.
         """
         if self._images is None or not isinstance(prompt, ChatPrompt):

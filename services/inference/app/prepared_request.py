@@ -40,13 +40,13 @@ from services.inference.core.scheduling.drafting import PromptLookup
 from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.ports import ChatTemplate, TextEngine
 
-_ENDS = ("", " a", "\na", "\n\na")  # the last token of a text may depend on what follows
+_ENDS = ("", " a", "\na", "\n\na")  # the last token of a text may depend on the next character
 _THINKS = {ReasoningMode.ON: True, ReasoningMode.OFF: False}
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt as tokens, and how the model writes the answer to it."""
+    """A prompt as tokens, and the form of the answers to it."""
 
     tokens: list[int]
     form: AnswerForm
@@ -54,7 +54,7 @@ class PromptTokens:
 
     @property
     def text_tokens(self) -> list[int]:
-        """The tokens that are not an image's."""
+        """The tokens without the positions of images."""
         if IMAGE_TOKEN not in self.tokens:
             return self.tokens
         return [token for token in self.tokens if token != IMAGE_TOKEN]
@@ -74,9 +74,9 @@ class PromptTokenizer:
         reasoning: ReasoningMode = ReasoningMode.AUTO,
         images: Sequence[EncodedImage] = (),
     ) -> PromptTokens:
-        """Return a prompt's tokens; `images` are those of its messages, in order.
+        """Render and tokenize a prompt; `images` are the images of its messages, in order.
 
-        Raises InvalidRequest for a conversation that the template refuses, and for a token that the model lacks.
+        Raises InvalidRequest for a conversation that the template refuses, and for a token outside the vocabulary.
         """
         if isinstance(prompt, TokenPrompt):
             self._check_known(prompt.tokens)
@@ -99,7 +99,7 @@ class PromptTokenizer:
     def _with_images(
         self, guard: ControlTextGuard, text: str, form: AnswerForm, images: Sequence[EncodedImage]
     ) -> PromptTokens:
-        """Return the tokens of a rendered prompt, with its images at their marks."""
+        """Return the tokens of a rendered prompt, with the images in place of their marks."""
         first, *others = text.split(IMAGE_MARK)
         if len(others) != len(images):
             raise InvalidRequest(
@@ -109,16 +109,16 @@ class PromptTokenizer:
         tokens = self._tokens_of(guard, first)
         spans: list[ImageSpan] = []
         for image, after in zip(images, others, strict=True):
-            seen, found = lay_out(image, len(tokens))
-            spans += found
-            tokens += seen + self._tokens_of(guard, after)
+            image_tokens, image_spans = lay_out(image, len(tokens))
+            spans += image_spans
+            tokens += image_tokens + self._tokens_of(guard, after)
         return PromptTokens(tokens, form, tuple(spans))
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens that all endings of a prompt have before them, and those from each ending on.
+        """Return the tokens of a prompt up to its endings, and the tokens from each ending on.
 
-        A conversation is rendered once, and its last message gets the endings. Raises InvalidRequest for a conversation
-        that the template refuses, or whose last message it leaves out.
+        A conversation is rendered once; the endings are appended to its last message. Raises InvalidRequest for a
+        conversation that the template refuses, or whose last message the template omits.
         """
         if isinstance(prompt, str):
             return self.tokenize(prompt).tokens, [self._tokenize(ending, is_markup=False) for ending in endings]
@@ -130,10 +130,12 @@ class PromptTokenizer:
             raise InvalidRequest(
                 "the model's chat template does not show the last message once: it cannot have several endings"
             )
-        return self._tokens_of(guard, before), [self._tokens_of(guard, guard.hide(one) + after[0]) for one in endings]
+        return self._tokens_of(guard, before), [
+            self._tokens_of(guard, guard.hide(ending) + after[0]) for ending in endings
+        ]
 
     def system_prefix(self, text: str) -> list[int]:
-        """Return the tokens with which conversations begin whose system message is a text, or continues it."""
+        """Return the common first tokens of all conversations whose system message begins with a text."""
         prompts = [
             self.tokenize(ChatPrompt((Message(Role.SYSTEM, text + end), Message(Role.USER, "?")))).tokens
             for end in _ENDS
@@ -183,9 +185,9 @@ class RequestPreparer:
     Args:
         engine: The model.
         template: Its chat template.
-        may_draft: Whether to guess tokens: those that repeat the prompt, and by a draft model if there is one.
-        new_seed: Gives the seed of a request that has none.
-        shared_prompts: The beginnings of system messages that tenants share in the cache.
+        may_draft: Whether to draft tokens, by prompt lookup and by a draft model.
+        new_seed: Makes the seed of a request without a seed.
+        shared_prompts: Beginnings of system messages that tenants share in the cache.
     """
 
     def __init__(
@@ -204,32 +206,34 @@ class RequestPreparer:
         self._shared = SharedPrompts([self._prompts.system_prefix(text) for text in shared_prompts])
 
     def tokenize(self, prompt: ChatPrompt | str, images: Sequence[EncodedImage] = ()) -> list[int]:
-        """Return a prompt as the model sees it, with the images of its messages."""
+        """Return the tokens of a rendered prompt with the images of its messages."""
         return self._prompts.tokenize(prompt, images=images).tokens
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-        """Return what endings of a prompt have in common, and each from there on, as the model sees them."""
+        """Return the tokens of a prompt up to its endings, and the tokens from each ending on."""
         return self._prompts.tokenize_endings(prompt, endings)
 
     def shared_length(self, tokens: Sequence[int]) -> int:
-        """Return how many of a prompt's first tokens all tenants share in the cache."""
+        """Return the length of the prompt's beginning that all tenants share in the cache."""
         return self._shared.shared_length(tokens)
 
     def prepare(
         self, request: InferenceRequest, matcher: Matcher | None, images: Sequence[EncodedImage] = ()
     ) -> PreparedRequest:
-        """Return a request with its prompt tokenized; `matcher` enforces its constraint or its tool call.
+        """Return a request that is ready to decode.
 
-        The `images` are those of its messages.
+        Args:
+            request: The request.
+            matcher: Enforces its constraint or its tool call.
+            images: The images of its messages, in order.
 
-        Raises InvalidRequest, (INFERENCE_CONTEXT_EXCEEDED) for a prompt that does not fit into the context window.
+        Raises InvalidRequest, with INFERENCE_CONTEXT_EXCEEDED for a prompt that does not fit into the context window.
         """
         prompt = self._prompts.tokenize(request.prompt, request.reasoning.mode, images)
         if not prompt.tokens:
             raise InvalidRequest("the prompt is empty")
         max_tokens = self._max_tokens(len(prompt.tokens), request.max_tokens)
-        self._check_bias(request)
-        self._check_stop_tokens(request)
+        self._check_vocabulary(request)
         seed = request.seed
         if seed is None:
             seed = self._new_seed()
@@ -239,6 +243,9 @@ class RequestPreparer:
         output = self._output(request, prompt, form, matcher, max_tokens)
         draws = tuple(_random_stream(seed + index) for index in range(request.candidate_count))
         said_text = output.resume(request.said_tokens, draws[0]) if request.said_tokens else ""
+        drafter = None
+        if self._may_draft and request.candidate_count == 1 and not prompt.images:
+            drafter = PromptLookup(prompt.tokens)
         decode = DecodeRequest(
             tokens=tuple(prompt.tokens),
             output=output,
@@ -248,7 +255,7 @@ class RequestPreparer:
             deadline=current_deadline(),
             tenant=current_principal().tenant,
             shared_tokens=self.shared_length(prompt.tokens),
-            drafter=self._drafter(request, prompt),
+            drafter=drafter,
             may_draft=self._may_draft,
             reports_tokens=request.reports_tokens,
             prefixes=request.prefixes,
@@ -287,23 +294,15 @@ class RequestPreparer:
     def _tokenize_control(self, text: str) -> list[int]:
         return self._engine.tokenize(text, add_special=False, parse_special=True)
 
-    def _drafter(self, request: InferenceRequest, prompt: PromptTokens) -> PromptLookup | None:
-        if not self._may_draft or request.candidate_count > 1 or prompt.images:
-            return None
-        return PromptLookup(prompt.tokens)
-
-    def _check_bias(self, request: InferenceRequest) -> None:
+    def _check_vocabulary(self, request: InferenceRequest) -> None:
         size = self._engine.vocabulary.size
         if unknown := [token for token in request.sampling.logit_bias if token >= size]:
             raise InvalidRequest(f"sampling.logit_bias names token {unknown[0]}: the model has {size} tokens")
-
-    def _check_stop_tokens(self, request: InferenceRequest) -> None:
-        size = self._engine.vocabulary.size
         if unknown := [token for token in request.stop_tokens if not 0 <= token < size]:
             raise InvalidRequest(f"the stop token {unknown[0]} is not known: the model has the tokens 0 to {size - 1}")
 
     def _max_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
-        """Return the limit of the output, that of the request if it has one; raises InvalidRequest without room."""
+        """Return the request's limit of the output, or the default; raises InvalidRequest without room for it."""
         window = self._engine.model.context_window
         left = window - prompt_tokens
         if left >= max(1, max_tokens):

@@ -40,32 +40,32 @@ from services.inference.ports import RemoteEngine
 RETRY_AFTER_S = 1.0
 
 ResultT = TypeVar("ResultT")
-COUNTS_PATIENCE_S = 5.0  # for what an engine sends after the last text: its counts, and the end of the stream
+COUNTS_PATIENCE_S = 5.0  # for the messages after the last text: the counts, and the end of the stream
 
 
 class Turns:
-    """The places of one engine. Used from one event loop.
+    """Bounds the concurrent calls of one engine; the others wait, with a fair queue per tenant. For one event loop.
 
     Args:
-        most: Most calls at once.
-        capacity: Most calls that wait; a tenant keeps its share of a full queue.
+        limit: Maximum concurrent calls.
+        capacity: Maximum waiting calls; each tenant keeps its share of a full queue.
     """
 
-    def __init__(self, most: int, capacity: int) -> None:
-        self.most = most
+    def __init__(self, limit: int, capacity: int) -> None:
+        self.limit = limit
         self.capacity = capacity
         self.running = 0
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(capacity)
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a place."""
+        """Number of waiting calls."""
         return len(self._waiting)
 
     @asynccontextmanager
     async def take(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a place inside the block; raises Overloaded (INFERENCE_OVERLOADED) when too many calls wait."""
-        if self.running < self.most:
+        """Hold a place inside the block; raises Overloaded (INFERENCE_OVERLOADED) if the queue is full."""
+        if self.running < self.limit:
             self.running += 1
         else:
             await self._wait(tenant)
@@ -84,11 +84,11 @@ class Turns:
         except asyncio.CancelledError:
             self._waiting.remove(tenant, place)
             if place.done() and not place.cancelled() and place.exception() is None:
-                self._pass_on()  # the place came together with the cancellation
+                self._pass_on()  # the place arrived together with the cancellation
             raise
 
     def _pass_on(self) -> None:
-        """Give a place that is free now to the next call that waits."""
+        """Give a free place to the next waiting call."""
         while (place := self._waiting.take()) is not None:
             if not place.done():
                 place.set_result(None)
@@ -104,9 +104,9 @@ class Turns:
 
 
 async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, silence_s: float = math.inf) -> ResultT:
-    """Return what is awaited.
+    """Await a result of an engine within the caller's deadline and the engine's limit of silence.
 
-    Raises DeadlineExceeded when the caller's deadline passes, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) after
+    Raises DeadlineExceeded if the caller's deadline passes, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) after
     `silence_s`.
     """
     deadline = current_deadline()
@@ -125,7 +125,7 @@ async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, s
 
 
 class EstimatingPreparation:
-    """A TextPreparation without a tokenizer."""
+    """A TextPreparation without a tokenizer: estimates counts, and refuses everything else."""
 
     is_estimate = True
 
@@ -154,7 +154,7 @@ class EstimatingPreparation:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
-    """The bounds of an engine's use: calls at once, calls that wait, candidates, and seconds of silence."""
+    """The bounds of an engine's use: concurrent and waiting calls, candidates, and seconds of silence."""
 
     max_concurrent: int
     queue_capacity: int
@@ -165,7 +165,7 @@ class RemoteLimits:
 class RemoteGeneration:
     """A TextWorkload of another engine, whose connections it owns.
 
-    An engine that is away does not break the workload: each call finds out by itself, and others serve.
+    An unreachable engine does not break the workload: each call fails by itself.
     """
 
     broken_because = ""
@@ -190,21 +190,21 @@ class RemoteGeneration:
         self._output_tokens = 0
 
     def load(self) -> Load:
-        """Return how busy the engine is with calls from here."""
+        """Return the load of the engine by calls of this service."""
         return Load(
             queued_requests=self._turns.waiting,
             queue_capacity=self._turns.capacity,
             running_sequences=self._turns.running,
-            sequence_capacity=self._turns.most,
+            sequence_capacity=self._turns.limit,
             output_tokens_total=self._output_tokens,
         )
 
-    def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - there is no thread that could be stuck
-        """Return 0: nothing is computed here."""
+    def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - no thread can be stuck
+        """Return 0: no step is computed here."""
         return 0.0
 
     def give_up(self, reason: str) -> None:
-        """Do nothing: no thread of this service can be stuck here."""
+        """Do nothing: no thread of this service can be stuck."""
 
     async def close(self) -> None:
         """Close all connections, which ends the running inferences."""
@@ -215,13 +215,13 @@ class RemoteGeneration:
         return estimate_prompt(prompt)
 
     def runs(self, inference_id: str) -> bool:
-        """Tell whether an inference runs here."""
+        """Return whether an inference runs here."""
         return inference_id in self._running
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
         """Cancel candidates of an inference that runs here; raises InvalidRequest for a candidate it does not have.
 
-        Each ends with the engine's next chunk. The engine still computes it while others of its request run.
+        Each ends with the engine's next chunk. The engine still computes it while other candidates run.
         """
         answers, count = self._running[inference_id]
         if wrong := [index for index in indexes if not 0 <= index < count]:
@@ -239,7 +239,7 @@ class RemoteGeneration:
         wire = inference_request(request, self._model, seed)
         answers = answers_to(request, _new_call_id)
         inference_id = uuid.uuid4().hex
-        async with self._place(), aclosing(self._engine.stream(wire)) as chunks:
+        async with self._turn(), aclosing(self._engine.stream(wire)) as chunks:
             first = await self._next(chunks, answers)
             prompt_tokens = estimate_prompt(request.prompt)
             started_s = self._clock.monotonic_s()
@@ -274,7 +274,7 @@ class RemoteGeneration:
         return Started(self._model.info, prompt_tokens, cached, seed, inference_id)
 
     async def _next(self, chunks: AsyncGenerator[Chunk, None], answers: RemoteAnswers) -> Chunk | None:
-        """Return the next chunk, None at the end; once all candidates ended, a failure is an end as well."""
+        """Return the next chunk, None at the end; after the end of all candidates, a failure counts as the end."""
         silence_s = self._limits.silence_s
         if answers.have_ended:
             silence_s = min(silence_s, COUNTS_PATIENCE_S)
@@ -287,7 +287,7 @@ class RemoteGeneration:
 
     @asynccontextmanager
     async def _named(self, inference_id: str, answers: RemoteAnswers, candidate_count: int) -> AsyncIterator[None]:
-        """Let callers name the inference, to cancel its candidates."""
+        """Register the inference inside the block, so that callers can cancel its candidates."""
         self._running[inference_id] = (answers, candidate_count)
         try:
             yield
@@ -295,7 +295,7 @@ class RemoteGeneration:
             del self._running[inference_id]
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _turn(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             place = stack.enter_async_context(self._turns.take(current_principal().tenant))
             await within_limits(place, self._clock, self._model.info.name)
@@ -320,16 +320,16 @@ class RemoteEmbedding:
         self._clock = clock
 
     def load(self) -> Load:
-        """Return how busy the engine is with calls from here."""
+        """Return the load of the engine by calls of this service."""
         turns = self._turns
-        return Load(turns.waiting, turns.capacity, turns.running, turns.most)
+        return Load(turns.waiting, turns.capacity, turns.running, turns.limit)
 
-    def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - there is no thread that could be stuck
-        """Return 0: nothing is computed here."""
+    def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - no thread can be stuck
+        """Return 0: no step is computed here."""
         return 0.0
 
     def give_up(self, reason: str) -> None:
-        """Do nothing: no thread of this service can be stuck here."""
+        """Do nothing: no thread of this service can be stuck."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -338,13 +338,13 @@ class RemoteEmbedding:
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
         """Return a vector of unit length per text, in order, and the usage.
 
-        Raises InvalidRequest for no text or more than 256, and the errors of the engine.
+        Raises InvalidRequest for 0 or more than 256 texts, and the errors of the engine.
         """
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")
         name, window = self._model.info.name, self._model.info.context_window
-        asking = self._ask(embedding_request(texts, self._model))
-        vectors, tokens = await within_limits(asking, self._clock, name)
+        call = self._embed(embedding_request(texts, self._model))
+        vectors, tokens = await within_limits(call, self._clock, name)
         if len(vectors) != len(texts):
             raise Internal(
                 f"the engine of model {name!r} gave {len(vectors)} vectors for {len(texts)} texts",
@@ -352,7 +352,7 @@ class RemoteEmbedding:
             )
         return unit_vectors(vectors), TokenUsage(prompt_tokens=tokens, context_window=window)
 
-    async def _ask(self, request: RemoteRequest) -> tuple[Vectors, int]:
+    async def _embed(self, request: RemoteRequest) -> tuple[Vectors, int]:
         async with self._turns.take(current_principal().tenant):
-            asking = self._engine.embed(request)
-            return await within_limits(asking, self._clock, self._model.info.name, self._limits.silence_s)
+            call = self._engine.embed(request)
+            return await within_limits(call, self._clock, self._model.info.name, self._limits.silence_s)

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The load now, and the keys that have come into the cache and gone from it since the report before."""
+    """The current load, and the keys that entered or left the cache since the previous report."""
 
     load: Load
     added: frozenset[int]
@@ -47,11 +47,11 @@ class ReplicaWatch:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """End all reports, so that a server that drains need not wait for them."""
+        """End all reports, so that a draining server need not wait for them."""
         self._stopped.set()
 
     async def reports(self, interval_s: float) -> AsyncGenerator[Report, None]:
-        """Yield reports in this interval, the first one at once; raises Overloaded (INFERENCE_OVERLOADED)."""
+        """Yield a report at once and then at each interval; raises Overloaded (INFERENCE_OVERLOADED)."""
         reported: frozenset[int] = frozenset()
         async with aclosing(self.looks(interval_s)) as looks:
             async for _ in looks:
@@ -60,9 +60,9 @@ class ReplicaWatch:
                 reported = keys
 
     async def looks(self, interval_s: float) -> AsyncGenerator[None, None]:
-        """Yield in this interval, the first time at once, until the replica stops, to one of the watchers.
+        """Yield at once and then at each interval, until `stop`; the reader counts as a watcher.
 
-        Raises Overloaded (INFERENCE_OVERLOADED) when there are as many watchers as may be.
+        Raises Overloaded (INFERENCE_OVERLOADED) if MAX_WATCHERS watch already.
         """
         if self._watchers >= MAX_WATCHERS:
             raise Overloaded(
@@ -88,17 +88,17 @@ class ReplicaWatch:
         if now_s - self._looked_s >= MIN_INTERVAL_S:
             self._looked_s = now_s
             workloads = [served.workload for served in self._models.loaded]
-            found = [workload.cached_keys() for workload in workloads if isinstance(workload, Generation)]
-            self._keys = frozenset(list(frozenset().union(*found))[:MAX_KEYS])
+            key_sets = [workload.cached_keys() for workload in workloads if isinstance(workload, Generation)]
+            self._keys = frozenset(list(frozenset().union(*key_sets))[:MAX_KEYS])
         return self._keys
 
 
 async def wait_until_broken(
     models: Models, *, step_timeout_s: float, clock: Clock, interval_s: float = CHECK_INTERVAL_S
 ) -> str:
-    """Return the reason once a model is broken: a step took longer than `step_timeout_s`, or its thread died.
+    """Wait until a model is broken, and return the reason: a step longer than `step_timeout_s`, or a dead thread.
 
-    The model's requests have then failed with INFERENCE_MODEL_UNAVAILABLE, and it refuses new ones.
+    The model's requests have then failed with INFERENCE_MODEL_UNAVAILABLE, and it refuses new requests.
     """
     while True:
         for served in models.loaded:

@@ -1,4 +1,4 @@
-"""Infer over the models of a route: the first one that says something answers, and the others are cancelled."""
+"""Infer over the models of a route: the first model with output answers, and the others are cancelled."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = get_logger(__name__)
 
 
 class _Entrant:
-    """A model of the race: a task reads its events, and waits with more than two of them until it has won.
+    """A model of the race: a task reads its events, and pauses after two of them until it has won.
 
     Attributes:
-        spoken: Done once there is more than the start of an answer, or a failure.
-        failure: The failure before that; None for an answer.
+        spoken: Done at the first event after Started, or at a failure.
+        failure: The failure before any output; None after output.
     """
 
     def __init__(self, alias: str, use: Use, request: InferenceRequest) -> None:
@@ -56,7 +56,7 @@ class _Entrant:
         self._task.cancel()
 
     async def close(self) -> None:
-        """Cancel the model's work, and return when it has ended."""
+        """Cancel the model's work, and wait until it has ended."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -64,7 +64,8 @@ class _Entrant:
         try:
             async with use(self.alias) as served, aclosing(served.infers().infer(request)) as events:
                 async for event in events:
-                    self._hear(event)
+                    if not isinstance(event, Started):
+                        self._speak()
                     await self._events.put(event)
         except Exception as error:  # noqa: BLE001 - the reader of the events raises it again
             if not self.spoken.done():
@@ -76,10 +77,6 @@ class _Entrant:
             self._speak()
             await self._events.put(None)
 
-    def _hear(self, event: Event) -> None:
-        if not isinstance(event, Started):
-            self._speak()
-
     def _speak(self) -> None:
         if not self.spoken.done():
             self.spoken.set_result(None)
@@ -90,9 +87,9 @@ class Route:
 
     Args:
         name: The alias of the route.
-        aliases: Its models, in the order in which they are asked.
-        hedge_after_s: Silence after which the next model is asked as well; None waits for a failure.
-        use: Gives a model by its alias.
+        aliases: Its models, in the order in which they start.
+        hedge_after_s: Silence after which the next model starts too; None waits for a failure.
+        use: Opens a model by its alias.
         clock: Time.
     """
 
@@ -109,33 +106,33 @@ class Route:
         self._clock = clock
 
     def load(self) -> Load:
-        """Return nothing: its models report their own load."""
+        """Return no load: its models report their own."""
         return Load()
 
-    def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - its models are watched themselves
-        """Return 0: its models are watched themselves."""
+    def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - the watchdog watches its models
+        """Return 0: the watchdog watches its models."""
         return 0.0
 
     def give_up(self, reason: str) -> None:
-        """Do nothing: its models are given up themselves."""
+        """Do nothing: the watchdog gives up its models."""
 
     async def close(self) -> None:
-        """Do nothing: its models are closed themselves."""
+        """Do nothing: the service closes its models."""
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
         """Return the estimated tokens of a conversation."""
         return estimate_prompt(prompt)
 
-    def runs(self, inference_id: str) -> bool:  # noqa: ARG002 - the model that answers knows it
-        """Return false: the model that answers knows its inferences."""
+    def runs(self, inference_id: str) -> bool:  # noqa: ARG002 - the answering model has the inference
+        """Return False: the answering model has the inference."""
         return False
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Raise InvalidRequest: the model that answers cancels its candidates."""
+        """Raise InvalidRequest: only the answering model can cancel its candidates."""
         raise InvalidRequest(f"inference {inference_id!r} of candidates {list(indexes)} runs in a model of the route")
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
-        """Stream the events of the first model that says something; closing the generator stops all work."""
+        """Stream the events of the first model with output; closing the generator stops all work."""
         entrants: list[_Entrant] = []
         try:
             winner = await self._race(request, entrants)
@@ -150,11 +147,11 @@ class Route:
                 await entrant.close()
 
     async def _race(self, request: InferenceRequest, entrants: list[_Entrant]) -> _Entrant:
-        """Return the model that speaks first; `entrants` gets every model that was asked."""
+        """Return the first model with output; appends every started model to `entrants`."""
         race = Race(len(self._aliases), self._hedge_after_s).begin(self._clock.monotonic_s())
         while not race.is_lost:
-            asked = self._aliases[len(entrants) : race.asked]
-            entrants += [_Entrant(alias, self._use, request) for alias in asked]
+            starting = self._aliases[len(entrants) : race.started]
+            entrants += [_Entrant(alias, self._use, request) for alias in starting]
             speaking = await self._wait(race, entrants)
             winner = race.winner(position for position in speaking if entrants[position].failure is None)
             if winner is not None:
@@ -170,7 +167,7 @@ class Route:
         raise _reason_of([entrant.failure for entrant in entrants if entrant.failure is not None])
 
     async def _wait(self, race: Race, entrants: Sequence[_Entrant]) -> list[int]:
-        """Return the running models that have spoken, at the latest when the next one must be asked."""
+        """Return the running models with output or a failure; returns at the latest when the next model must start."""
         running = sorted(race.running)
         wait_s = None
         if not math.isinf(race.next_at_s):
@@ -181,12 +178,12 @@ class Route:
 
 
 def _may_others_succeed(failure: Exception | None) -> bool:
-    """Tell whether a failure is of one model alone, and not of the request or its time."""
+    """Return whether a failure concerns only one model, not the request or its deadline."""
     return isinstance(failure, Unavailable | Overloaded | Internal | PreconditionFailed)
 
 
 def _reason_of(failures: Sequence[Exception]) -> Exception:
-    """Return the error of a lost race: the first failure that the request causes, or the last one with its causes."""
+    """Return the error of a lost race: the first failure by the request, else the last with the others as causes."""
     for failure in failures:
         if not _may_others_succeed(failure):
             return failure

@@ -22,7 +22,7 @@ from services.inference.core.generation import ChatPrompt, Constraint, Constrain
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
 # Characters for private use; the guard hides them too, so that no message has one.
 _OPEN, _CLOSE = "\ue000", "\ue001"
-PLACE = "\ue002"  # stands for a text that is put in after the template has rendered
+PLACE = "\ue002"  # a placeholder for text that is inserted after rendering
 IMAGE_MARK = "\ue003"
 
 
@@ -36,9 +36,9 @@ class TemplateInput:
 
 
 def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
-    """Return a conversation for a template; raises InvalidRequest if the tool choice needs another tool.
+    """Return a conversation for a template; raises InvalidRequest if the tool choice needs a missing tool.
 
-    If the template knows no tools, the model may call one only where the decoder enforces the call.
+    If the template knows no tools, the model may call a tool only if the decoder enforces the call.
     """
     tools = shown_tools(prompt)
     names = tuple(tool.name for tool in tools)
@@ -83,14 +83,14 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _content(message: Message) -> str | list[str | None]:
-    """Return the text of a message; if it has images, its texts in a list, and None for each image."""
+    """Return the text of a message; a message with images gives a list of its texts, with None for each image."""
     if not message.images:
         return message.content
     return [part if isinstance(part, str) else None for part in split_content(message.content, message.images)]
 
 
 def with_image_marks(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages whose contents are texts, with a mark for each image; other texts must have no such mark."""
+    """Return messages with text contents, and a mark for each image; the texts must contain no such mark."""
     return [
         {**message, "content": "".join(IMAGE_MARK if part is None else part for part in content)}
         if isinstance(content := message["content"], list)
@@ -111,7 +111,7 @@ def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return messages for a template that knows no tools: calls and results become text.
 
-    A system message describes `tools`, one of which the decoder will enforce.
+    A system message describes `tools`; the decoder will enforce a call of one of them.
     """
     rendered = [_plain_message(message) for message in messages]
     if not tools:
@@ -141,7 +141,7 @@ def _describe(tools: Sequence[ToolDefinition]) -> str:
 
 
 def _outline(parameters_json: str) -> str:
-    """Return a parameter schema without bounds on strings: the decoder enforces them, and they confuse small models."""
+    """Return a parameter schema without bounds on strings: they confuse small models, and the decoder enforces them."""
     if not parameters_json:
         return ""
     schema = parse_json(parameters_json, is_rewritable=True)
@@ -165,7 +165,7 @@ def _arguments(call: ToolCall) -> Any:
 
 
 def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[ToolDefinition, ...]:
-    """Return the tools that the model may call under `choice`; raises InvalidRequest if `choice` needs another."""
+    """Return the tools that the model may call; raises InvalidRequest if `choice` needs a missing tool."""
     if choice.tool_name:
         named = tuple(tool for tool in tools if tool.name == choice.tool_name)
         if not named:
@@ -182,14 +182,14 @@ def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[
 
 
 def shown_tools(prompt: ChatPrompt) -> tuple[ToolDefinition, ...]:
-    """Return the tools that the model is shown."""
+    """Return the tools to show to the model."""
     if not prompt.tools:
         return ()
     return offered_tools(prompt.tools, prompt.tool_choice)
 
 
 def call_constraint(prompt: ChatPrompt) -> Constraint:
-    """Return the constraint of an enforced call; raises InvalidRequest when no tool can be called."""
+    """Return the constraint of an enforced call; raises InvalidRequest if no tool can be called."""
     tools = offered_tools(prompt.tools, prompt.tool_choice)
     return Constraint(ConstraintKind.SCHEMA, call_schema(tools))
 
@@ -209,7 +209,7 @@ def call_schema(tools: Sequence[ToolDefinition]) -> str:
 
 
 def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
-    """Return the schema of a call of one tool, to stand at a path."""
+    """Return the schema of a call of one tool, for use at a path of a larger schema."""
     arguments = at_path(parameters_of(tool), f"{path}/properties/arguments")
     return {
         "type": "object",
@@ -220,7 +220,7 @@ def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
 
 
 class ControlTextGuard:
-    """Hides control texts in one prompt; make a new one for each."""
+    """Hides the control texts of one prompt; make a new guard for each prompt."""
 
     def __init__(self, control_texts: Iterable[str]) -> None:
         longest_first = sorted(set(control_texts), key=len, reverse=True)
@@ -240,7 +240,7 @@ class ControlTextGuard:
                 return value
 
     def split(self, rendered: str) -> list[tuple[str, bool]]:
-        """Return the pieces of a rendered prompt, in order, each with whether its control texts are control tokens."""
+        """Return the pieces of a rendered prompt, in order, each with a flag: whether its control texts are tokens."""
         pieces = re.split(f"{_OPEN}(\\d+){_CLOSE}", rendered)
         # Every second piece is the number of a hidden text.
         pieces[1::2] = [self._hidden[int(number)] for number in pieces[1::2]]
@@ -252,15 +252,15 @@ class ControlTextGuard:
 
 
 class SharedPrompts:
-    """The token prefixes of the declared prompts of one model."""
+    """The prompts that the operator declared shared between tenants, as token prefixes of one model."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]] = ()) -> None:
         self._prefixes = sorted({tuple(prefix) for prefix in prefixes}, key=len, reverse=True)
 
     def shared_length(self, tokens: Sequence[int]) -> int:
-        """Return how many of the first tokens are shared: the length of the longest declared prefix of a prompt.
+        """Return the length of the longest declared prefix that a prompt begins with; 0 without any.
 
-        A part of a declared prefix counts as 0, so that nobody learns a declared prompt bit by bit.
+        A part of a declared prefix counts as 0, so that no tenant can guess a declared prompt token by token.
         """
         matches = (prefix for prefix in self._prefixes if tuple(tokens[: len(prefix)]) == prefix)
         return len(next(matches, ()))

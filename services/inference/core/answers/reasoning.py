@@ -23,13 +23,13 @@ Tokenize = Callable[[str], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How one request's reasoning is written; `limit` None is no limit.
+    """The markup and the limit of one request's reasoning.
 
     Attributes:
         opening: The single token that opens reasoning; None if the opening marker is several tokens.
         closing: The text that ends reasoning.
         closing_tokens: The tokens forced at the limit: the closing text and the white space after it.
-        limit: Most tokens of reasoning.
+        limit: Maximum tokens of reasoning; None is no limit.
     """
 
     opening: int | None
@@ -46,13 +46,13 @@ class _Phase(Enum):
 
 
 class ReasoningMatcher:
-    """A matcher that lets the model think first; `answer` None leaves the answer free.
+    """A matcher that lets the model reason first; `answer` None leaves the answer free.
 
     Args:
-        form: How reasoning is written.
+        form: The markup and the limit of the reasoning.
         answer: The matcher of the answer.
         vocabulary: The model's tokens.
-        is_open: The prompt has opened the reasoning; otherwise the model may open it with its first token.
+        is_open: Whether the prompt has opened the reasoning; otherwise the model may open it with its first token.
     """
 
     def __init__(self, form: ReasoningFormat, answer: Matcher | None, vocabulary: Vocabulary, *, is_open: bool) -> None:
@@ -110,11 +110,11 @@ class ReasoningMatcher:
         return []
 
     def is_complete(self) -> bool:
-        """Tell whether the output may end here."""
+        """Return whether the output may end here."""
         return self._phase is _Phase.ANSWER and self._answer is not None and self._answer.is_complete()
 
     def is_stopped(self) -> bool:
-        """Tell whether nothing may follow."""
+        """Return whether the output must end here."""
         return self._phase is _Phase.ANSWER and self._answer is not None and self._answer.is_stopped()
 
     def fork(self) -> ReasoningMatcher:
@@ -155,9 +155,9 @@ class ReasoningMatcher:
 def with_reasoning(
     answer: Matcher | None, reasoning: Reasoning, dialect: Dialect, vocabulary: Vocabulary, tokenize: Tokenize
 ) -> Matcher | None:
-    """Return the matcher of reasoning and answer; `answer` alone if the model does not think, or must not.
+    """Return the matcher of reasoning and answer; only `answer` if the model cannot or must not reason.
 
-    `tokenize` splits a text into tokens, control tokens included.
+    `tokenize` splits a text into tokens, including control tokens.
     """
     if dialect.reasoning is None or not dialect.may_reason:
         return answer

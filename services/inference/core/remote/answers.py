@@ -42,7 +42,7 @@ _FINISH_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A piece of a tool call, as the engine sent it; `index` is the engine's."""
+    """A piece of a tool call as the engine sent it, with the engine's index."""
 
     index: int
     id: str = ""
@@ -52,7 +52,7 @@ class CallPiece:
 
 @dataclass(slots=True)
 class _Call:
-    """A call so far; `source` is the piece that began it."""
+    """A call so far; `source` is its first piece."""
 
     source: CallPiece
     id: str
@@ -61,11 +61,11 @@ class _Call:
 
 
 class RemoteCalls:
-    """The calls of one candidate, in the order in which they began.
+    """Joins the streamed pieces of the tool calls of one candidate, in the order of their first pieces.
 
     Args:
         tool_names: The tools that the model may call.
-        new_call_id: Makes the id of a call whose own id cannot be used.
+        new_call_id: Makes the id of a call with an unusable id.
     """
 
     def __init__(self, tool_names: Sequence[str], new_call_id: Callable[[], str]) -> None:
@@ -75,15 +75,15 @@ class RemoteCalls:
 
     @property
     def are_whole(self) -> bool:
-        """Whether every call names an offered tool and has a JSON object."""
+        """Whether every call names an offered tool and has a JSON object as its arguments."""
         return all(map(self._is_whole, self._calls))
 
     def whole(self) -> tuple[ToolCall, ...]:
-        """Return the whole calls."""
+        """Return the complete calls."""
         return tuple(ToolCall(call.id, call.name, call.arguments) for call in self._calls if self._is_whole(call))
 
     def add(self, piece: CallPiece) -> Iterator[ToolCallDelta]:
-        """Add a piece, and yield what is new of a call of an offered tool.
+        """Add a piece, and yield its delta if the call names an offered tool.
 
         Raises Internal (INFERENCE_MALFORMED_RESPONSE) for more than 128 calls.
         """
@@ -100,7 +100,7 @@ class RemoteCalls:
             yield ToolCallDelta(position, arguments_json=piece.arguments)
 
     def fill(self) -> Iterator[ToolCallDelta]:
-        """Give an empty object to the calls that came without arguments, and yield that."""
+        """Complete calls without arguments by an empty object; yield the deltas."""
         for position, call in enumerate(self._calls):
             if not call.arguments.strip() and call.name in self._tool_names:
                 call.arguments += _EMPTY_ARGUMENTS
@@ -109,7 +109,7 @@ class RemoteCalls:
     def _position_of(self, piece: CallPiece) -> int:
         """Return the call that a piece belongs to.
 
-        Some engines give several calls one index, and tell them apart by their ids alone.
+        Some engines give several calls the same index, with different ids.
         """
         for position in reversed(range(len(self._calls))):
             source = self._calls[position].source
@@ -132,7 +132,7 @@ class RemoteCalls:
 
 
 def malformed(problem: str) -> Internal:
-    """Return the error for what an engine must not send."""
+    """Return the error for an invalid message of an engine."""
     return Internal(f"the engine {problem}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
 
@@ -145,7 +145,7 @@ def _is_object(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePiece:
-    """What a chunk adds to one candidate; `finish_reason` is empty until its last piece."""
+    """The part of a chunk for one candidate; `finish_reason` is empty until its last piece."""
 
     index: int
     content: str = ""
@@ -157,7 +157,7 @@ class ChoicePiece:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the engine counted so far."""
+    """The engine's counts so far."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -182,7 +182,7 @@ class _Candidate:
     is_cancelled: bool = False
 
     def count(self, piece: ChoicePiece) -> None:
-        """Count a piece as a token, or as those of its log-probabilities."""
+        """Count the tokens of a piece: one per log-probability, at least one."""
         if not (piece.content or piece.reasoning or piece.calls):
             return
         tokens = max(1, len(piece.logprobs))
@@ -192,13 +192,13 @@ class _Candidate:
 
 
 class RemoteAnswers:
-    """The candidates of one inference. Feed the chunks in their order, then call `finish`.
+    """The candidates of one inference. Feed the chunks in order, then call `finish`.
 
     Args:
         count: Number of candidates.
         tool_names: The tools that the model may call.
-        is_enforced: Whether it must call one.
-        new_call_id: Makes the id of a call whose own id cannot be used.
+        is_enforced: Whether the model must call a tool.
+        new_call_id: Makes the id of a call with an unusable id.
     """
 
     def __init__(
@@ -226,8 +226,8 @@ class RemoteAnswers:
     def feed(self, chunk: Chunk) -> Iterator[Delta | CandidateEnd]:
         """Yield the events of a chunk.
 
-        The end of a single candidate waits for `finish`, which has the engine's count of its tokens. Raises Internal,
-        (INFERENCE_MALFORMED_RESPONSE) for a chunk that cannot be, (INFERENCE_ENGINE_ERROR) for an end by a failure.
+        The end of a single candidate waits for `finish`, because the engine's count of its tokens comes last. Raises
+        Internal: INFERENCE_MALFORMED_RESPONSE for an invalid chunk, INFERENCE_ENGINE_ERROR for an end by a failure.
         """
         if chunk.counts is not None:
             self.counts = chunk.counts
@@ -243,9 +243,9 @@ class RemoteAnswers:
                 yield from self._take(candidate, piece)
 
     def finish(self, *, prompt_tokens: int, window: int, decode_seconds: float) -> Iterator[CandidateEnd | Completed]:
-        """Yield the last events; `prompt_tokens` counts where the engine did not.
+        """Yield the last events; `prompt_tokens` is used if the engine sent no counts.
 
-        Raises Internal (INFERENCE_MALFORMED_RESPONSE) when a candidate has not ended.
+        Raises Internal (INFERENCE_MALFORMED_RESPONSE) if a candidate has not ended.
         """
         for index, candidate in enumerate(self._candidates):
             if candidate.end is None:
@@ -270,7 +270,7 @@ class RemoteAnswers:
         )
         if len(self._candidates) == 1:
             longest = output = counts.output_tokens
-        output = max(output, counts.output_tokens)  # some engines count one candidate alone
+        output = max(output, counts.output_tokens)  # some engines count only one candidate
         return TokenUsage(
             prompt_tokens=counts.prompt_tokens,
             cached_prompt_tokens=min(counts.cached_prompt_tokens, counts.prompt_tokens),

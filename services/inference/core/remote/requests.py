@@ -31,11 +31,11 @@ from services.inference.core.generation import (
 )
 from services.inference.core.prompts import offered_tools, parameters_of, with_joined_system
 
-BYTES_PER_TOKEN = 3  # English has four to five bytes for a token, code and most other scripts about three
-# A template puts about so many tokens around each message and around each tool.
+BYTES_PER_TOKEN = 3  # so most texts have fewer tokens: English has 4 to 5 bytes a token, code and other scripts about 3
+# Approximate tokens that a template adds to each message and to each tool.
 MESSAGE_TOKENS = 8
 TOOL_TOKENS = 16
-# The constraint service writes options of our own engine under this key of a schema.
+# The constraint service adds options for our own engine to schemas under this key.
 _ENGINE_OPTIONS = "x-guidance"
 CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
@@ -45,7 +45,7 @@ _MAX_SEED = 2**63 - 1  # engines keep a seed in 64 bits with a sign
 
 
 def estimate_text(text: str) -> int:
-    """Return the estimated tokens of a text; 0 for an empty one."""
+    """Return the estimated tokens of a text; 0 for an empty text."""
     return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
 
 
@@ -61,7 +61,7 @@ def estimate_prompt(prompt: Prompt) -> int:
 
 
 def schema_of(constraint: Constraint, model: str) -> dict[str, Any]:
-    """Return the schema of a constraint; raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) for one of another kind."""
+    """Return the schema of a constraint; raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) for any other kind."""
     schema: Any = None
     if constraint.kind is ConstraintKind.SCHEMA:
         schema = _parsed(constraint.text, model)
@@ -88,7 +88,7 @@ def _parsed(text: str, model: str) -> Any:
 
 
 def _schema_of_engine_text(parsed: Any) -> Any:
-    """Return the schema of an engine's text that consists of one; None for any other."""
+    """Return the schema of an engine text that consists of a single schema; None for any other text."""
     grammars = parsed.get("grammars")
     if not isinstance(grammars, list) or len(grammars) != 1 or not isinstance(grammars[0], dict):
         return None
@@ -103,10 +103,10 @@ class RemoteModel:
     """A model of another engine.
 
     Attributes:
-        info: Its description here.
-        name: Its name at the engine.
-        max_tokens_field: The field that limits the output there.
-        extra_body: Fields of every request; null leaves a field out.
+        info: Its description in this service.
+        name: Its name in the engine's API.
+        max_tokens_field: The API's field that limits the output.
+        extra_body: Fields of every request; null omits a field.
     """
 
     info: ModelInfo
@@ -126,8 +126,8 @@ class RemoteRequest:
 def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) -> RemoteRequest:
     """Return the streamed request of an inference.
 
-    Raises InvalidRequest, (CONSTRAINT_GRAMMAR_INVALID) for a constraint that is no JSON Schema, and (TOOL_NOT_FOUND)
-    for a choice of a tool that is not offered.
+    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint other than a JSON Schema, TOOL_NOT_FOUND for a
+    choice of a tool that is not offered.
     """
     if request.said_tokens:
         raise InvalidRequest("another engine serves the model, which continues no answer: leave said_tokens empty")
@@ -170,7 +170,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def _max_tokens(request: InferenceRequest, info: ModelInfo) -> int:
-    """Return the limit of the output; 0 leaves it to the engine, where the prompt may leave less than the default."""
+    """Return the limit of the output; 0 leaves it to the engine, if the window may have less room than the default."""
     if request.max_tokens:
         return request.max_tokens
     if estimate_prompt(request.prompt) + DEFAULT_MAX_TOKENS <= info.context_window:
@@ -200,7 +200,7 @@ def _chat_fields(request: InferenceRequest, prompt: ChatPrompt, model: RemoteMod
         if choice.is_enforced:
             raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
         if tools:
-            # A constraint binds the text of the answer, so that the answer cannot be a call.
+            # A constraint binds the text of the answer, so the answer cannot be a call.
             fields["tool_choice"] = "none"
         schema = schema_of(request.constraint, model.info.name)
         fields["response_format"] = {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema}}
