@@ -71,7 +71,7 @@ _FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{re
 
 
 def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
-    """Decode a conversation; raises InvalidRequest for a number that its enum does not have."""
+    """Decode a conversation; raises InvalidRequest for an unknown enum value."""
     if chat.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
         raise InvalidRequest(f"tool_choice.mode {chat.tool_choice.mode} is not known")
     for tool in chat.tools:
@@ -85,7 +85,7 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
 
 
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
-    """Decode sampling; fields that are not set have the defaults."""
+    """Decode sampling; unset fields get the defaults."""
     given = {name: value for name in _SAMPLING_FIELDS if (value := value_if_set(sampling, name)) is not None}
     return Sampling(**given, logit_bias=dict(sampling.logit_bias), given=frozenset(given))
 
@@ -116,7 +116,7 @@ def counted_chat_from_proto(request: inference_service_pb2.CountTokensRequest) -
 
 
 def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:
-    """Decode a request; raises InvalidRequest without a prompt, or for a number that its enum does not have."""
+    """Decode a request; raises InvalidRequest without a prompt, or for an unknown enum value."""
     return InferenceRequest(
         prompt=prompt_from_proto(request),
         sampling=sampling_from_proto(request.sampling),
@@ -136,7 +136,7 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
 
 
 def interval_from_proto(request: inference_service_pb2.WatchReplicaRequest) -> float:
-    """Return the seconds between two reports; raises InvalidRequest for a time that is out of range."""
+    """Return the seconds between two reports; raises InvalidRequest for an interval out of range."""
     if not request.HasField("interval"):
         return DEFAULT_INTERVAL_S
     interval_s = request.interval.seconds + request.interval.nanos / 1e9
@@ -227,7 +227,7 @@ def _logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
 
 
 def load_to_proto(load: Load) -> inference_service_pb2.GetLoadResponse:
-    """Encode how busy the service is."""
+    """Encode the load of the service."""
     return inference_service_pb2.GetLoadResponse(
         queued_requests=load.queued_requests,
         queue_capacity=load.queue_capacity,
@@ -258,7 +258,7 @@ def report_to_proto(report: Report) -> inference_service_pb2.WatchReplicaRespons
 
 
 def tuner_to_proto(tuner: Tuner, loaded: Sequence[str]) -> inference_service_pb2.DescribeEngineResponse:
-    """Encode how the engine runs."""
+    """Encode the tuning of the engine."""
     reply = inference_service_pb2.DescribeEngineResponse(loaded_models=loaded, note=tuner.note)
     for choice in tuner.tuning.choices:
         reply.choices.add(name=choice.name, value=choice.value, reason=choice.reason)

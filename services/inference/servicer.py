@@ -38,7 +38,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Infer": Scope.EXECUTE,

@@ -49,7 +49,7 @@ HASHED_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What the converted file is: the type of the matrices in it, and its SHA-256."""
+    """A conversion of the embedding model: the type of the matrices, and the SHA-256 of the result."""
 
     matrices: MatrixType
     sha256: str
@@ -60,7 +60,7 @@ BFLOAT16 = Conversion("bfloat16", "005a20cbbe4e03d9838137b972fe7294e0c2fe88c456f
 
 
 def is_installed() -> bool:
-    """Return whether the package with the weights is there."""
+    """Return whether the package with the weights is installed."""
     try:
         importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -74,12 +74,12 @@ def describe_embedding_model(*, context_tokens: int) -> ModelInfo:
 
 
 def fastest_conversion() -> Conversion:
-    """Return the conversion that this build of llama.cpp computes fastest on this processor."""
+    """Return the fastest conversion for this build of llama.cpp on this processor."""
     return BFLOAT16 if b"AVX512_BF16 = 1" in llama_cpp.llama_print_system_info() else FLOAT16
 
 
 def converted_model(conversion: Conversion | None = None) -> Path:
-    """Return the model's GGUF file in the cache, of the fastest conversion; it is made if it is missing or damaged.
+    """Return the embedding model's GGUF file in the cache; converts the weights if it is missing or damaged.
 
     Several processes may do this at once. Raises PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or
     differ, or the cache cannot be written.
@@ -117,7 +117,7 @@ def _convert(weights: Path, vocabulary: Path, conversion: Conversion) -> Iterato
 
 
 def _write(path: Path, conversion: Conversion, parts: Iterator[bytes]) -> None:
-    """Write a file that appears under its name when it is whole; raises PreconditionFailed if it is another one."""
+    """Write a file, atomically; raises PreconditionFailed if its hash differs from the conversion's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp", delete=False) as file:
@@ -144,10 +144,10 @@ def _check(digest: str, conversion: Conversion) -> None:
 
 
 def eight_bit_file(path: Path) -> Path:
-    """Return the file of the same model with weights of 8 bits, in the cache; it is made if it is missing.
+    """Return the cached file of the same model with weights of 8 bits; converts the weights if it is missing.
 
-    Its name has the same stem. One of several processes makes it, and the others wait. Raises PreconditionFailed
-    (CONFIG_NO_ENGINE) if llama.cpp cannot convert the file, or the cache cannot be written.
+    The file has the same name in another folder. Of several processes one converts, and the others wait. Raises
+    PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp cannot convert the file, or the cache cannot be written.
     """
     folder = cache_folder() / "models" / _eight_bit_key(path)
     made = folder / path.name
@@ -169,7 +169,7 @@ def eight_bit_file(path: Path) -> Path:
 
 
 def _make_eight_bit(path: Path, made: Path) -> None:
-    """Write the file, which appears under its name when it is whole; what an interrupted process left is replaced."""
+    """Write the file, atomically; replaces the leftovers of an interrupted process."""
     log.info("converting weights to 8 bits, once", model=path.name)
     started_s = time.monotonic()
     partial = made.with_name("partial")
@@ -181,7 +181,7 @@ def _make_eight_bit(path: Path, made: Path) -> None:
 
 
 def _eight_bit_key(path: Path) -> str:
-    """Return a name for the result, which differs for each file and version of llama.cpp."""
+    """Return the folder name of the result, unique by file and version of llama.cpp."""
     with path.open("rb") as file:
         beginning = file.read(HASHED_BYTES)
         file.seek(max(0, path.stat().st_size - HASHED_BYTES))

@@ -163,7 +163,7 @@ class RemoteLimits:
 
 
 class RemoteGeneration:
-    """A TextWorkload of another engine, whose connections it owns.
+    """A TextWorkload of another engine; owns its connections.
 
     An unreachable engine does not break the workload: each call fails by itself.
     """
@@ -307,7 +307,7 @@ def _new_call_id() -> str:
 
 
 class RemoteEmbedding:
-    """An EmbeddingWorkload of another engine, whose connections it owns."""
+    """An EmbeddingWorkload of another engine; owns its connections."""
 
     broken_because = ""
 

@@ -37,7 +37,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Generate": Scope.EXECUTE,
@@ -63,7 +63,7 @@ class VllmEngineServicer:
         models: The models of this service.
         clock: Time for the age of the service.
         tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them; empty is none.
-        events: What the cache has, for callers that choose among replicas; None does not tell them.
+        events: The events of the cache, for callers that choose among replicas; None refuses them.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class VllmEngineServicer:
                 "GetLoads and route by the prefixes that were sent"
             )
         async with self._models.use("") as served:
-            served.generates()  # raises where another engine serves the default model: its cache is unknown here
+            served.generates()  # raises for a remote default model: its cache is unknown here
         async with aclosing(self._events.batches(request.start_sequence_number)) as batches:
             async for batch in batches:
                 yield batch
@@ -180,7 +180,7 @@ class VllmEngineServicer:
 
     @asynccontextmanager
     async def _generation(self) -> AsyncIterator[Generation]:
-        """Keep the default model in use; raises InvalidRequest (CONFIG_NO_ENGINE) if another engine serves it."""
+        """Use the default model inside the block; raises InvalidRequest (CONFIG_NO_ENGINE) if it is remote."""
         async with self._models.use("") as served:
             yield served.generates()
 
@@ -188,7 +188,7 @@ class VllmEngineServicer:
 async def _responses(
     generation: Generation, request: InferenceRequest, running: RunningRequest, *, streams: bool
 ) -> AsyncGenerator[pb.GenerateResponse, None]:
-    """Yield the responses of one request, and its last ones also when it is aborted."""
+    """Yield the responses of one request, including the last responses after an abort."""
     generation.check_candidate_count(request.candidate_count)
     encoder = ResponseEncoder(candidate_count=request.candidate_count, streams=streams)
     async with aclosing(generation.infer(request)) as events:
@@ -203,9 +203,9 @@ async def _responses(
 def make_registration(
     models: Models, watch: ReplicaWatch, guard: Guard, *, tokenizer_folder: str, has_events: bool
 ) -> Registration:
-    """Return the registration, with a tokenizer to give away unless the folder is empty, and with events of the cache.
+    """Return the registration; it serves the tokenizer in `tokenizer_folder` and, with `has_events`, cache events.
 
-    Raises InvalidRequest for a tokenizer that cannot be given away.
+    Raises InvalidRequest for a tokenizer that cannot be served.
     """
     clock = SystemClock()
     bundle = b""

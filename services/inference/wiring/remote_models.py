@@ -23,14 +23,13 @@ from services.inference.app.routing import Route, Use
 from services.inference.app.workload import Workload
 from services.inference.core import embedding
 from services.inference.core.remote.requests import RemoteModel
-from services.inference.settings import InferenceSettings, RemoteSettings, RouteSettings
+from services.inference.settings import MIB, InferenceSettings, RemoteSettings, RouteSettings
 
 REMOTE = "remote"
 TEXT_CAPABILITIES = ("chat", "tools", "json_schema", REMOTE)
 EMBEDDING_CAPABILITIES = (embedding.CAPABILITY, REMOTE)
 ROUTE = "route"
 _CHAT = "chat"
-MIB = 1024 * 1024
 
 
 def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:

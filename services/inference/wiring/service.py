@@ -16,10 +16,10 @@ from services.inference.adapters.openmp import SpinSwitch
 from services.inference.adapters.prompts.prefix_folder import PrefixFolder
 from services.inference.app.prefix_storage import BlockStorage, ModelStorage
 from services.inference.core.tuning import SpinRule
-from services.inference.settings import AUTO, InferenceSettings
+from services.inference.settings import AUTO, MIB, InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
 from services.inference.wiring.own_model import open_tuner, own_weights
-from services.inference.wiring.remote_models import MIB, make_models
+from services.inference.wiring.remote_models import make_models
 from services.inference.wiring.server import make_registrations, open_untuned, report_load, report_storage
 from services.inference.wiring.text_generation import open_workers
 

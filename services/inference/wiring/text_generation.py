@@ -39,8 +39,7 @@ from services.inference.app.preparation import ImagePreparation, Preparation
 from services.inference.app.prepared_request import RequestPreparer
 from services.inference.core.decoding.images import DecodedImage
 from services.inference.core.scheduling.batching import Limits
-from services.inference.settings import AUTO, InferenceSettings
-from services.inference.wiring.remote_models import MIB
+from services.inference.settings import AUTO, MIB, InferenceSettings
 
 MAX_CONSTRAINT_MIB = 512  # memory of a worker that builds a constraint; the built constraint has its own bound
 # Enough for an image with the maximum number of pixels, and for a copy of it in another color space.

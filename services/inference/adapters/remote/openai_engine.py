@@ -42,16 +42,16 @@ _CONTEXT = re.compile(r"context.?(length|size|window)|maximum context|max_model_
 _CONSTRAINT = re.compile(r"response_format|json.?schema|grammar|guided", re.IGNORECASE)
 _ENGINES_FAULT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY)
 _SETTINGS = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-# These log every request at their lower levels, and the log must not depend on what they quote of it.
+# At lower levels these log every request, and the log must contain no prompts.
 for _name in ("openai", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-# What goes wrong between here and the engine: the library, the connection, and answers of another form.
+# Expected failures: of the library, of the connection, and invalid responses.
 _FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError)
 
 
 def error_of(error: Exception, engine: str, key_name: str) -> PaganticError:
-    """Return the error of the taxonomy; `engine` names the engine, `key_name` where its key comes from."""
+    """Translate an error into our taxonomy; `engine` names the engine, `key_name` the source of its key."""
     if isinstance(error, APIStatusError):
         return _of_status(error, engine, key_name)
     if isinstance(error, APIConnectionError):
@@ -92,7 +92,7 @@ def _of_status(error: APIStatusError, engine: str, key_name: str) -> PaganticErr
 
 
 def _of_event(error: APIError, engine: str) -> PaganticError:
-    """Return the error for an event of a stream that is one."""
+    """Return the error for an error event in a stream."""
     reason = _reason_of(error)
     if _CONTEXT.search(reason) or str(error.code) == str(HTTPStatus.BAD_REQUEST.value):
         return _refused(error, engine)
@@ -120,7 +120,7 @@ def _malformed(engine: str, reason: str) -> Internal:
 
 
 def _words_of(error: APIConnectionError) -> str:
-    """Return the reason of a connection that failed, which the library keeps as the cause."""
+    """Return the reason of a failed connection, from the cause that the library attaches."""
     if isinstance(error, APITimeoutError):
         return "it does not answer in time"
     cause = error.__cause__
@@ -132,7 +132,7 @@ def _words_of(error: APIConnectionError) -> str:
 
 
 def _reason_of(error: APIError) -> str:
-    """Return the engine's own words, which are the caller's business: it wrote the request that they are about."""
+    """Return the engine's own message. It may quote the request, which the caller wrote."""
     words = error.message
     if isinstance(error.body, Mapping) and isinstance(error.body.get("message"), str):
         words = error.body["message"]
@@ -158,7 +158,7 @@ def _retry_after_s(headers: httpx2.Headers) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an engine is, and the key that it takes; empty is none. `key_name` says where the key comes from."""
+    """The address of an engine, and its key; an empty key is no key. `key_name` describes the source of the key."""
 
     alias: str
     url: str
@@ -168,7 +168,7 @@ class Endpoint:
 
 
 class OpenAiEngine:
-    """The engine behind one address. It never repeats a request: that is for callers to decide."""
+    """The engine at one address. It never repeats a request; callers decide that."""
 
     def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
         self._name = f"the engine of model {endpoint.alias!r}"

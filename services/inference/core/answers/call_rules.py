@@ -17,7 +17,7 @@ _OTHER_KEYS = ('"id"', '"type"')  # an object with any other key is not a call
 
 @dataclass(slots=True)
 class _CallObject:
-    """A call whose object is being read; `arguments` are set when they came before the name."""
+    """A call during the read of its object; `arguments` are set if they preceded the name."""
 
     name: str = ""
     arguments: str = ""
