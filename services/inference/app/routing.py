@@ -64,8 +64,7 @@ class _Entrant:
         try:
             async with use(self.alias) as served, aclosing(served.infers().infer(request)) as events:
                 async for event in events:
-                    if not isinstance(event, Started):
-                        self._speak()
+                    self._hear(event)
                     await self._events.put(event)
         except Exception as error:  # noqa: BLE001 - the reader of the events raises it again
             if not self.spoken.done():
@@ -76,6 +75,10 @@ class _Entrant:
         else:
             self._speak()
             await self._events.put(None)
+
+    def _hear(self, event: Event) -> None:
+        if not isinstance(event, Started):
+            self._speak()
 
     def _speak(self) -> None:
         if not self.spoken.done():

@@ -78,14 +78,18 @@ class TextStream:
         if matches:
             cut, self.found_stop = min(matches)
         elif not at_end:
-            longest_tail = 0
-            for stop in self._stop:
-                for size in range(longest_tail + 1, min(len(stop), len(self._held) + 1)):
-                    if self._held.endswith(stop[:size]):
-                        longest_tail = size
-            cut -= longest_tail
+            cut -= self._held_back()
         shown, self._held = self._held[:cut], self._held[cut:]
         return shown
+
+    def _held_back(self) -> int:
+        """Return the length of the longest tail that may begin a stop string."""
+        longest = 0
+        for stop in self._stop:
+            for size in range(longest + 1, min(len(stop), len(self._held) + 1)):
+                if self._held.endswith(stop[:size]):
+                    longest = size
+        return longest
 
 
 class Vocabulary(Protocol):
@@ -241,7 +245,7 @@ class SampledOutput:
             self._take_forced(self._matcher, tokens)
         text = self._stream.feed(b"".join(map(self._vocabulary.piece, tokens)))
         step = Step(tuple(tokens), text, logprobs=logprobs)
-        if self._stream.found_stop or (self._matcher is not None and self._matcher.is_stopped()):
+        if self._is_stopped():
             return self._end(FinishReason.STOP, step)
         if self.output_tokens >= self._max_tokens:
             return self._end(FinishReason.LENGTH, step)
@@ -258,8 +262,7 @@ class SampledOutput:
                 draw()
             position = self._resume(tokens, position)
         text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
-        is_stopped = self._stream.is_stopped or (self._matcher is not None and self._matcher.is_stopped())
-        if is_stopped or self.output_tokens >= self._max_tokens:
+        if self._is_stopped() or self.output_tokens >= self._max_tokens:
             raise InvalidRequest("said_tokens end the answer: nothing is left to say")
         return text
 
@@ -283,6 +286,11 @@ class SampledOutput:
             self._take(token)
         except InvalidRequest:
             raise InvalidRequest(f"said_tokens has {token} where the constraint does not allow it") from None
+
+    def _is_stopped(self) -> bool:
+        if self._stream.found_stop:
+            return True
+        return self._matcher is not None and self._matcher.is_stopped()
 
     def _take_forced(self, matcher: Matcher, tokens: list[int]) -> None:
         """Take the forced tokens up to the limit or the end of the output, and append them to `tokens`."""

@@ -132,11 +132,7 @@ def fill_batch(
     """
     longest_s = _LONGEST_PROMPT_STEP_S
     if budget.turn is not None:
-        outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
-        prompts = [branch for branch in seated if _is_prompt(branch)]
-        if outputs and prompts:
-            seated = prompts if budget.turn is Turn.PROMPTS else outputs
-            longest_s = _LONGEST_OUTPUT_WAIT_S
+        seated, longest_s = _branches_of(budget.turn, seated)
     limit = _token_limit(seated, budget, prompt_costs or costs, longest_s)
     left = limit
     work: list[Work] = []
@@ -153,6 +149,15 @@ def fill_batch(
         left -= more
     _add_drafts(work, left - (limit - budget.step), costs)
     return work
+
+
+def _branches_of(turn: Turn, seated: Sequence[Branch]) -> tuple[Sequence[Branch], float]:
+    """Return the branches of a turn, and the maximum seconds of a step with prompts alone."""
+    outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
+    prompts = [branch for branch in seated if _is_prompt(branch)]
+    if not (outputs and prompts):
+        return seated, _LONGEST_PROMPT_STEP_S
+    return prompts if turn is Turn.PROMPTS else outputs, _LONGEST_OUTPUT_WAIT_S
 
 
 def _is_prompt(branch: Branch) -> bool:
@@ -221,8 +226,13 @@ def _add_tenant(work: list[Work], branches: Sequence[Branch], left: int) -> int:
         decoding.sort(key=lambda branch: (branch.last_served, branch.ticket.number))
     for branch in decoding:
         left -= _add(work, branch, left - reserve)
-    if not prompts or left <= 0:
-        return left
+    if prompts and left > 0:
+        left = _add_prompts(work, prompts, left)
+    return left
+
+
+def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
+    """Add prompts, the shortest first, except that the oldest gets half; return the tokens that are left."""
     oldest = min(prompts, key=lambda branch: branch.ticket.number)
     share = left
     if len(prompts) > 1:

@@ -383,12 +383,7 @@ class Scheduler:
 
     def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
         """Return work that fits into the cache: drops drafts, then preempts branches, the last first."""
-        while work:
-            tokens = 0
-            for item in work:
-                tokens += item.size + len(item.draft) + item.guesses
-            if self.tree.make_room(tokens=tokens):
-                break
+        while work and not self.tree.make_room(tokens=_cells_of(work)):
             seated = self._seating.seated()
             if any(item.draft or item.guesses for item in work):
                 for item in work:
@@ -440,6 +435,14 @@ class Scheduler:
         if branch.pending and self.tree.shared_length(branch.keys, length) == length:
             self._seating.share_again(branch, length)
         return branch.pending == 0
+
+
+def _cells_of(work: Sequence[Work]) -> int:
+    """Return the cells that work needs, including granted drafts."""
+    cells = 0
+    for item in work:
+        cells += item.size + len(item.draft) + item.guesses
+    return cells
 
 
 class CachedPrompts:

@@ -143,8 +143,7 @@ class Seating:
     def _seat_next(self) -> bool:
         """Seat the branch or admit the request with the first turn; False if there is neither, or no room."""
         unseated = [branch for branch in self.branches if branch.sequence_id is None]
-        # Without a free place, another tenant may have to give up a place.
-        may_admit = bool(self.waiting) and (self._free_places > 0 or len(self._owners()) > 1)
+        may_admit = bool(self.waiting) and self._may_admit()
         if not unseated and not may_admit:
             return False
         turns = self._fairness.turns(self.branches)
@@ -154,6 +153,10 @@ class Seating:
             if branch is None or turn < turns[branch]:
                 return self._admit(ticket, turn, turns)
         return branch is not None and self._seat_again(branch, turns)
+
+    def _may_admit(self) -> bool:
+        """Return whether a place is free, or another tenant may have to give up a place."""
+        return self._free_places > 0 or len(self._owners()) > 1
 
     def _owners(self) -> set[int]:
         return {ticket.owner for ticket in self.waiting}.union(branch.ticket.owner for branch in self.branches)
