@@ -8,12 +8,12 @@ all alike, so prefill, decoding and recomputation are one mechanism.
 
 A step has three parts:
 
-    decide  (this thread, under the loop's lock)  end cancelled and expired requests; give sequences to branches and
-            admit requests (`seating.py`); advance branches whose next row of logits is kept; fill one batch
-            (`batch.py`); let a draft model plan its drafts (`draft_model.py`); make room in the cache.
-    decode  (the engine, without the lock)        carry out the operations on cells, and compute the batch.
-    apply   (this thread, under the loop's lock)  enter the computed tokens into the tree; let each candidate draw from
-            its row, judge drafts, part branches, and return the events (`advancing.py`).
+    decide  (under the loop's lock)  End cancelled and expired requests; give sequences to branches and admit requests
+            (`seating.py`); advance branches whose next row of logits is kept; fill one batch (`batch.py`); let a draft
+            model plan its drafts (`draft_model.py`); make room in the cache.
+    decode  (without the lock)       Carry out the operations on cells, and compute the batch.
+    apply   (under the loop's lock)  Enter the computed tokens into the tree; let each candidate draw from its row,
+            verify drafts, part branches, and return the events (`advancing.py`).
 
 When the cache is full, idle tokens are evicted. If that does not suffice, the branch with the last turn loses its
 sequence and computes its tokens again later. `refuse` handles a cache that is full in spite of that, `fail` a failed
