@@ -16,35 +16,30 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.openmp import set_spinning
 from services.inference.settings import InferenceSettings
 
-SWITCH_INTERVAL_S = 0.001  # the engine's thread must not wait 5 ms for the interpreter between two steps
+SWITCH_INTERVAL_S = 0.001  # by default the engine's thread may wait 5 ms for the interpreter between two steps
 
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Load the service's own model, if it has one, and yield the registrations of the server.
+    """Load the model of MODEL_PATH, if there is one, and yield the registrations of the server.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) where the package of the engine is needed and not installed.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the settings need the engine and its package is not installed.
     """
     if find_spec("llama_cpp") is None:
-        from services.inference.wiring.own_model import without_engine  # noqa: PLC0415 - only where it is needed
+        from services.inference.wiring.server import open_without_engine  # noqa: PLC0415 - loads no llama.cpp
 
-        async with without_engine.open_app(settings) as registrations:
+        async with open_without_engine(settings) as registrations:
             yield registrations
         return
-    # llama.cpp's OpenMP reads how long to spin when the library loads, so the wiring is imported afterwards.
+    # OpenMP reads the spin count when llama.cpp's library loads, so the wiring is imported after it is set.
     set_spinning(settings.spin_count)
-    from services.inference.wiring import service, spinning  # noqa: PLC0415
+    from services.inference.wiring import service  # noqa: PLC0415
 
-    async with spinning.open_spinning(settings), service.open_app(settings, _own_model(settings)) as registrations:
+    own = None
+    if settings.has_own_model:
+        own = Path(settings.model_path) if settings.model_path else find_default_model()
+    async with service.open_spinning(settings), service.open_app(settings, own) as registrations:
         yield registrations
-
-
-def _own_model(settings: InferenceSettings) -> Path | None:
-    if not settings.has_own_model:
-        return None
-    if settings.model_path:
-        return Path(settings.model_path)
-    return find_default_model()
 
 
 def main() -> None:

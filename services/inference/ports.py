@@ -15,8 +15,8 @@ from services.inference.core.pairs import PairLayout
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.scheduling.cells.operations import Cells
-from services.inference.core.tuning.choosing import Round, Tuning
+from services.inference.core.scheduling.operations import Cells
+from services.inference.core.tuning import Round, Tuning
 
 
 class KvCacheFullError(Exception):
@@ -34,30 +34,30 @@ class Prober(Protocol):
         """Return why measuring is not possible now; empty if it is."""
 
     def rounds(self) -> AsyncGenerator[Round, None]:
-        """Yield rounds until the generator is closed, which ends the measuring at once. Raises MeasuringFailed."""
+        """Yield rounds; closing the generator ends the measuring at once. Raises MeasuringFailed."""
 
 
 class TuningStore(Protocol):
     """Keeps measured settings for the next start."""
 
     def save(self, tuning: Tuning | None) -> str:
-        """Keep a tuning, or None for a machine without one; returns the problem if that fails, else an empty text."""
+        """Store a tuning, or None for a machine without a tuning; return the problem, or an empty text."""
 
 
 class PrefixStore(Protocol):
-    """Keeps blocks of KV cells by name, for this process and others, and deletes the least recently used of too many.
+    """Stores blocks of KV cells by name, for this and other processes; deletes the least recently used blocks.
 
-    Callable from any thread. A call may block; it raises nothing, since what fails is only not there.
+    Callable from any thread. A call may block; it never raises: after a failure a block counts as missing.
     """
 
     def read(self, name: str, max_bytes: int) -> Cells | None:
-        """Return a block as it was written, and note its use; None if it is not there, or larger than that."""
+        """Return a block as written, and note its use; None if it is missing or larger than `max_bytes`."""
 
     def write(self, name: str, cells: Cells) -> bool:
-        """Keep a block; False if it could not be kept."""
+        """Store a block; False if that fails."""
 
     def touch(self, name: str) -> bool:
-        """Note the use of a block; False if it is not there."""
+        """Note the use of a block; False if it is missing."""
 
 
 class Tokenizer(Protocol):
@@ -65,7 +65,7 @@ class Tokenizer(Protocol):
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text in one token."""
+        """Maximum bytes of text in one token."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
@@ -90,15 +90,15 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of one `decode`, whatever rows it wants."""
+        """Maximum tokens of one `decode`, with any number of rows."""
 
     @property
     def max_prompt_batch_tokens(self) -> int:
-        """Most tokens of one `decode` that wants at most one row of each slice; not below `max_batch_tokens`."""
+        """Maximum tokens of one `decode` with at most one row per slice; at least `max_batch_tokens`."""
 
     @property
     def mixes_steps(self) -> bool:
-        """Whether outputs and prompts in one `decode` take no longer than in two."""
+        """Whether outputs and prompts take no longer in one `decode` than in two."""
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -114,13 +114,13 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def cell_format(self) -> str:
-        """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
+        """All options, besides the model's file, that decide the cells of tokens; empty if copies cannot be cut."""
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the wanted rows of logits, in order.
 
-        The rows, of shape (rows, vocabulary), are the caller's until the next `decode`. Raises KvCacheFullError, and
-        Internal (INFERENCE_ENGINE_ERROR) when the engine fails; the sequences are then unchanged.
+        The rows, of shape (rows, vocabulary), are valid until the next `decode`. Raises KvCacheFullError, and Internal
+        (INFERENCE_ENGINE_ERROR) if the engine fails; the sequences are then unchanged.
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
@@ -136,12 +136,12 @@ class TextEngine(Tokenizer, Protocol):
         """Return a copy of the cells of a sequence from position `start` to position `end`."""
 
     def adopt(self, key: int, cells: Cells) -> None:
-        """Keep what `copy_out` gave, maybe of another engine of the same `cell_format`, under a new key."""
+        """Keep the result of a `copy_out`, perhaps of another engine with the same `cell_format`, under a new key."""
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Append the cells of a key to a sequence that ends where they begin, and cut it to `length` tokens.
+        """Append the cells of a key to a sequence that ends at their start, and cut it to `length` tokens.
 
-        The cache needs room for all cells of the key. Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
+        The cache needs room for all cells of the key. Raises Internal (INFERENCE_ENGINE_ERROR) if the engine fails.
         """
 
     def drop(self, key: int) -> None:
@@ -150,7 +150,7 @@ class TextEngine(Tokenizer, Protocol):
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
         """Run with these options from now on; the cache is empty afterwards. Only while nothing is decoded.
 
-        Raises PreconditionFailed when memory is short, and then runs as before.
+        Raises PreconditionFailed if memory is short, and keeps the old options.
         """
 
     def close(self) -> None:
@@ -166,16 +166,16 @@ class TextEmbedder(Tokenizer, Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of several texts in one `embed`; a single text may fill the context window."""
+        """Maximum tokens of several texts in one `embed`; a single text may fill the context window."""
 
     @property
     def max_batch_texts(self) -> int:
-        """Most texts of one `embed`."""
+        """Maximum texts of one `embed`."""
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
         """Return a vector per text, in order, of any length; each text has at least one token.
 
-        The vectors are the caller's. Raises Internal (INFERENCE_ENGINE_ERROR) when the engine fails.
+        The vectors are the caller's. Raises Internal (INFERENCE_ENGINE_ERROR) if the engine fails.
         """
 
     def close(self) -> None:
@@ -183,11 +183,11 @@ class TextEmbedder(Tokenizer, Protocol):
 
 
 class CrossEncoder(TextEmbedder, Protocol):
-    """A loaded model that reads a query and a text as one sequence; the vector of a sequence is its score alone."""
+    """A loaded model that reads a query and a text as one sequence; the only component of its vector is the score."""
 
     @property
     def pair_layout(self) -> PairLayout:
-        """How the query and the text become a sequence."""
+        """The layout of a query and a text in a sequence."""
 
 
 class ChatTemplate(Protocol):
@@ -204,7 +204,7 @@ class ChatTemplate(Protocol):
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
     ) -> str:
-        """Render a conversation up to the assistant's turn; raises InvalidRequest when the template refuses it.
+        """Render a conversation up to the assistant's turn; raises InvalidRequest if the template refuses it.
 
         `thinks` switches reasoning on or off in a template that supports it; None leaves the choice to the template.
         """
@@ -216,7 +216,7 @@ class ImageEncoder(Protocol):
     def encode(self, image: DecodedImage, *, only_counts: bool = False) -> tuple[ImagePiece, ...]:
         """Return the pieces of an image in a prompt, in order; with `only_counts` they have no embeddings.
 
-        Raises Internal (INFERENCE_ENGINE_ERROR) when the encoder fails.
+        Raises Internal (INFERENCE_ENGINE_ERROR) if the encoder fails.
         """
 
     def close(self) -> None:
@@ -224,11 +224,11 @@ class ImageEncoder(Protocol):
 
 
 class RemoteEngine(Protocol):
-    """An engine that another process runs; its calls may fail in every way of a network.
+    """An engine of another process, reached over a network.
 
-    Raises Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it is away or its stream breaks, Overloaded
-    (INFERENCE_OVERLOADED), PreconditionFailed (CONFIG_NO_ENGINE) when the deployment must change something,
-    InvalidRequest for a request that it refuses, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
+    Calls raise Unavailable (INFERENCE_MODEL_UNAVAILABLE) if it is unreachable or its stream breaks, Overloaded
+    (INFERENCE_OVERLOADED), PreconditionFailed (CONFIG_NO_ENGINE) if the deployment must be changed, InvalidRequest for
+    a refused request, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
     """
 
     def stream(self, request: RemoteRequest) -> AsyncGenerator[Chunk, None]:

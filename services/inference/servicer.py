@@ -14,23 +14,21 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as rpc
 from pagantic_common.codec.messages import model_info_to_proto, usage_to_proto
 from pagantic_common.domain.calls.principal import Scope
 from services.inference.app.models import Models
+from services.inference.app.replica_watch import ReplicaWatch
 from services.inference.app.scoring import score_branches, score_continuations
 from services.inference.app.tuning import Tuner
-from services.inference.app.watching.replica_watch import ReplicaWatch
-from services.inference.convert.request import (
+from services.inference.convert import (
     branches_from_proto,
-    counted_chat_from_proto,
-    interval_from_proto,
-    prompt_from_proto,
-    request_from_proto,
-)
-from services.inference.convert.response import (
     branches_response_to_proto,
+    counted_chat_from_proto,
     embed_response_to_proto,
     event_to_proto,
+    interval_from_proto,
     load_to_proto,
     models_to_proto,
+    prompt_from_proto,
     report_to_proto,
+    request_from_proto,
     score_response_to_proto,
     tuner_to_proto,
 )
@@ -40,7 +38,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Infer": Scope.EXECUTE,

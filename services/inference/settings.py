@@ -13,11 +13,12 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.settings import InnerSettings
 from pagantic_common.storage.settings_names import PREFIX
-from services.inference.core.tuning.choosing import NAMES
+from services.inference.core.tuning import NAMES
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
-ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # a shell expands no ~ in quotes or .env files
+MIB = 1024 * 1024  # bytes in the unit of the settings that end with _MIB
+ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # no shell expands a ~ in quotes or .env files
 ModelFile = Annotated[str, AfterValidator(model_file)]  # a path, or the name of a pulled model
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 EntryT = TypeVar("EntryT", bound=BaseModel)
@@ -75,7 +76,7 @@ class RemoteSettings(BaseModel):
 
 
 class RouteSettings(BaseModel):
-    """An alias of several models, the first of which that says something answers."""
+    """An alias of several models; the first model with output answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,7 +87,7 @@ class RouteSettings(BaseModel):
 
 
 def _entries_of(cls: type[EntryT]) -> BeforeValidator:
-    """Return what parses a JSON object of aliases, and names the alias and the field of a wrong value."""
+    """Return a parser of a JSON object of aliases; its errors name the alias and the field of a wrong value."""
 
     def parse(given: Any) -> Any:
         if not isinstance(given, Mapping):
@@ -241,7 +242,7 @@ class InferenceSettings(InnerSettings):
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the service loads a model of its own at its start."""
+        """Whether the service loads a model at its start: that of MODEL_PATH, or the bundled model."""
         return self.model_path != NO_MODEL
 
     def given_tuning(self) -> dict[str, object]:
@@ -270,12 +271,12 @@ class InferenceSettings(InnerSettings):
 
     @model_validator(mode="after")
     def _check_aliases(self) -> InferenceSettings:
-        taken: set[str] = set()
+        used: set[str] = set()
         for aliases in (self.models, self.remotes, self.routes):
-            if twice := sorted(taken & set(aliases)):
+            if twice := sorted(used & set(aliases)):
                 raise ValueError(f"alias {twice[0]!r} is in two of MODELS, REMOTES and ROUTES: rename one of them")
-            taken |= set(aliases)
-        has_choice = bool(taken or self.default_model or self.embedding_model != BUNDLED)
-        if not self.has_own_model and has_choice and self.default_model not in taken:
+            used |= set(aliases)
+        has_choice = bool(used or self.default_model or self.embedding_model != BUNDLED)
+        if not self.has_own_model and has_choice and self.default_model not in used:
             raise ValueError("MODEL_PATH is none: set DEFAULT_MODEL to an alias of MODELS, REMOTES or ROUTES")
         return self

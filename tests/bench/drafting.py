@@ -27,17 +27,17 @@ from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llama.tokenizer import LlamaTokenizer, common_tokens
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
-from services.inference.app.preparing.prompt_tokens import PromptTokenizer
-from services.inference.app.stepping.cell_operations import apply_operation
-from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
+from services.inference.app.cell_operations import apply_operation
+from services.inference.app.draft_engine import CacheLimits, DraftEngine
+from services.inference.app.prepared_request import PromptTokenizer
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import ChatPrompt, Sampling
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.batching import Limits, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Failed, Progress
+from services.inference.core.scheduling.draft_worth import DraftPolicy, MeasuredWorth
 from services.inference.core.scheduling.drafting import DraftCount, PromptLookup
-from services.inference.core.scheduling.drafts.worth import DraftPolicy, MeasuredWorth
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 from tests.support.fixed_drafts import FixedDepth
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.inference.adapters.default_model import find_default_model
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.own_model.weights import own_weights
+from services.inference.wiring.own_model import own_weights
 
 
 def served_file() -> Path:

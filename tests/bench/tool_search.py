@@ -21,7 +21,7 @@ from pagantic_common.codec.messages import message_to_proto, tool_choice_to_prot
 from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.grammar.engine_text import byte_tokenizer, engine_text_of_schema, start_matcher
 from pagantic_common.grammar.problems import GrammarError
-from services.inference.core.prompts.tool_calls import call_schema
+from services.inference.core.prompts import call_schema
 from services.orchestrator.core.tools.selection import MAX_SEARCHED, select
 from services.orchestrator.settings import OrchestratorSettings
 from services.tools.core.tool_search import ToolIndex

@@ -8,7 +8,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.conversion.embedding_model import EPSILON, HEADS
+from services.inference.adapters.conversion import EPSILON, HEADS
 from services.inference.adapters.llama.embedder import EmbedderOptions, LlamaCppCrossEncoder, LlamaCppEmbedder
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.pairs import PairLayout

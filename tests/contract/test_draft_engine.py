@@ -9,8 +9,8 @@ from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
-from services.inference.app.stepping.cell_operations import apply_operation
-from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
+from services.inference.app.cell_operations import apply_operation
+from services.inference.app.draft_engine import CacheLimits, DraftEngine
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batch import Slice

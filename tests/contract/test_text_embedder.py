@@ -14,7 +14,7 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.models.digest import sha256_of
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
-from services.inference.adapters.conversion.embedding_model import (
+from services.inference.adapters.conversion import (
     BFLOAT16,
     FLOAT16,
     SIZE_BYTES,

@@ -13,7 +13,7 @@ from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llguidance_constraints import LlguidanceCompiler
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
-from services.inference.app.preparing.prompt_tokens import PromptTokenizer
+from services.inference.app.prepared_request import PromptTokenizer
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Constraint, ConstraintKind, Sampling
 from services.inference.core.scheduling.batch import Slice

@@ -19,7 +19,7 @@ from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.llama.weights import TILE_TOKENS
 from services.inference.adapters.tuning import ChildProber, Machine, TuningFile, check_engine
 from services.inference.core.generation import Delta, InferenceRequest
-from services.inference.core.tuning.choosing import Way, choose, untuned
+from services.inference.core.tuning import Way, choose, untuned
 from services.inference.ports import MeasuringFailed
 from tests.support.inference_app import generation_over
 
@@ -107,10 +107,10 @@ def test_what_was_measured_is_kept_with_what_the_engine_runs_with(machine, tmp_p
     assert file.load() is None
     file.use_extra_bufts = False
     assert file.save(None) == ""
-    assert file.load() == tuning.Kept(use_extra_bufts=False)
+    assert file.load() == tuning.StoredTuning(use_extra_bufts=False)
     kept = replace(untuned(2), ways=(Way((1.0, 2.0, 3.0, 4.0), 64), Way((5.0, 6.0, 7.0, 8.0), 128)))
     file.save(kept)
-    assert file.load() == tuning.Kept(use_extra_bufts=False, tuning=kept)
+    assert file.load() == tuning.StoredTuning(use_extra_bufts=False, tuning=kept)
     (path,) = (tmp_path / "tuning").iterdir()
     path.write_text("{")
     assert file.load() is None

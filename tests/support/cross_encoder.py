@@ -5,7 +5,7 @@ No package brings a cross-encoder. This one scores nothing of use, but has the s
 
 import numpy as np
 
-from services.inference.adapters.conversion.embedding_model import EPSILON, HEADS, VOCABULARY, WEIGHTS
+from services.inference.adapters.conversion import EPSILON, HEADS, VOCABULARY, WEIGHTS
 from services.inference.core.bert import bert_metadata, bert_tensors, read_safetensors
 from services.inference.core.gguf import gguf_parts
 from tests.support.tiny_bert import RANK

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from services.inference.core.scheduling.draft_worth import Standing, StepShape
 from services.inference.core.scheduling.drafting import StepCosts
-from services.inference.core.scheduling.drafts.worth import Standing, StepShape
 
 
 class FixedDepth:

@@ -9,13 +9,13 @@ from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTem
 from services.inference.app.engine_loop import EngineLoop
 from services.inference.app.generation import Generation
 from services.inference.app.models import ServedModel
-from services.inference.app.preparing.preparation import Preparation
-from services.inference.app.preparing.prepared_request import RequestPreparer
-from services.inference.app.storing.submission import Submission
+from services.inference.app.prefix_storage import Submission
+from services.inference.app.preparation import Preparation
+from services.inference.app.prepared_request import RequestPreparer
+from services.inference.app.replica_watch import ReplicaWatch
 from services.inference.app.tuning import Tuner
-from services.inference.app.watching.replica_watch import ReplicaWatch
 from services.inference.core.scheduling.batching import Limits
-from services.inference.core.tuning.choosing import untuned
+from services.inference.core.tuning import untuned
 from services.inference.servicer import SCOPES, SERVICE_NAME, InferenceServicer
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "

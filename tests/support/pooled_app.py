@@ -7,9 +7,7 @@ from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.app.models import Models, ModelSpec, ServedModel
-from services.inference.app.pooling.embedder_loop import EmbedderLoop
-from services.inference.app.pooling.embedding import Embedding
-from services.inference.app.pooling.pair_scoring import PairScoring
+from services.inference.app.pooling import EmbedderLoop, Embedding, PairScoring
 from tests.support.inference_app import generation_over, served
 
 

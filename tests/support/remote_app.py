@@ -2,7 +2,7 @@
 
 from services.inference.app.models import Models, ModelSpec
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.elsewhere import Elsewhere
+from services.inference.wiring.remote_models import RemoteModels
 from tests.support.inference_app import served
 
 
@@ -16,14 +16,14 @@ def models_of(remotes, routes=None, local=(), **fields):
     settings = InferenceSettings(remotes=remotes, routes=routes or {}, **fields)
     generations = {generation.engine.model.name: generation for generation in local}
     infos = [generation.engine.model for generation in generations.values()]
-    elsewhere = Elsewhere(settings, infos)
+    remote = RemoteModels(settings, infos)
 
     async def load(spec):
-        if elsewhere.has(spec.info.name):
-            return elsewhere.connect(spec.info, models.use)
+        if remote.has(spec.info.name):
+            return remote.connect(spec.info, models.use)
         return await served(generations[spec.info.name])
 
-    specs = [*elsewhere.specs, *(ModelSpec(info, 0) for info in infos)]
+    specs = [*remote.specs, *(ModelSpec(info, 0) for info in infos)]
     specs.sort(key=lambda spec: spec.info.name != settings.default_model)
     models = Models(specs, load)
     return models

@@ -1,1 +1,1 @@
-"""llama.cpp, llguidance and jinja2 behind the ports."""
+"""llama.cpp, llguidance, jinja2, folders and HTTP behind the ports."""

@@ -1,4 +1,4 @@
-"""Builds a constraint in a worker process, to find out whether the service can build it, and with how much memory."""
+"""Builds a constraint in a worker process, to check that the service can build it, and to measure its memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A constraint that was built: the engine's text and its memory."""
+    """The result of a trial: the engine's text of the constraint, and its memory."""
 
     engine_text: str
     memory_bytes: int
@@ -51,8 +51,8 @@ class Trial:
 def try_constraint(kind: ConstraintKind, text: str) -> Trial:
     """Build a constraint and compute its first mask.
 
-    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be built, CONSTRAINT_TOO_COMPLEX for
-    one that exceeds the engine's limits or takes too much memory.
+    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be built, CONSTRAINT_TOO_COMPLEX if
+    it exceeds the engine's limits or takes too much memory.
     """
     tokenizer = byte_tokenizer()
     try:

@@ -1,4 +1,4 @@
-"""The files of models that come with the installation, inside Python packages that hold nothing else."""
+"""The model files of the installation, in Python packages without code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class BundledFile:
     sha256: str
 
     def find(self, *, otherwise: str) -> Path:
-        """Return the file after a check of its hash.
+        """Return the path of the file after a check of its hash.
 
-        Raises PreconditionFailed (CONFIG_NO_ENGINE) if it is missing or differs; `otherwise` says what helps besides
-        installing the package.
+        Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is missing or differs; `otherwise` is an alternative to
+        installing the package, for the message.
         """
         hint = f"install it with `make setup`, or {otherwise}"
         try:
@@ -49,5 +49,5 @@ class BundledFile:
 
 
 def find_default_model() -> Path:
-    """Return the file of SmolLM2-135M-Instruct Q4_1; raises PreconditionFailed if it is missing or differs."""
+    """Return the path of SmolLM2-135M-Instruct Q4_1; raises PreconditionFailed if the file is missing or differs."""
     return BundledFile(PACKAGE, ".gguf", SHA256).find(otherwise="set PAGANTIC_INFERENCE_MODEL_PATH to a GGUF file")

@@ -27,7 +27,7 @@ from services.inference.core.generation import Constraint, ConstraintKind
 
 GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a constraint's lexer in use
 TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters: measured, English prose
-# The engine's limits end that growth: measured, with a pattern and without.
+# The engine's limits bound that growth: measured with and without a pattern.
 MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
 WORN_TOKENS = 1024  # after so many tokens, the next request gets a new lexer
@@ -38,7 +38,7 @@ _REASON_CHARS = 200
 
 @dataclass(eq=False)
 class Lexer:
-    """The state that the matchers of one constraint share, and how many tokens it has accepted."""
+    """The shared state of the matchers of one constraint, with its count of accepted tokens."""
 
     kind: ConstraintKind
     engine_text: str
@@ -48,7 +48,7 @@ class Lexer:
     max_growth_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the bound of its growth, which depends on whether it counts characters."""
+        """Set the bound of its growth: only a lexer that counts characters grows."""
         self.max_growth_bytes = 0
         if has_pattern(self.engine_text):
             self.max_growth_bytes = MAX_PATTERN_GROWTH_BYTES
@@ -57,13 +57,13 @@ class Lexer:
 
     @property
     def size_bytes(self) -> int:
-        """Its estimated memory."""
+        """Estimated memory."""
         grown_bytes = min(self.max_growth_bytes, TOKEN_BYTES * self.accepted_tokens)
         return self.built_bytes + max(GROWTH_BYTES, grown_bytes)
 
     @property
     def is_worn(self) -> bool:
-        """Whether a new request should get a new lexer, because this one has grown or failed."""
+        """Whether new requests need a new lexer, because this lexer has grown or failed."""
         return self.has_failed or (self.max_growth_bytes > 0 and self.accepted_tokens >= WORN_TOKENS)
 
 
@@ -77,13 +77,13 @@ class LlguidanceMatcher:
     def mask(self, logits: Logits) -> Logits:
         """Return the logits with every excluded token at -inf.
 
-        This and `accept` raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the engine gives up.
+        This and `accept` raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the engine gives up.
         """
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
         self._check()
         allowed = np.zeros(logits.shape[0], dtype=np.bool_)
-        known = min(bits.shape[0], logits.shape[0])
-        allowed[:known] = bits[:known]
+        size = min(bits.shape[0], logits.shape[0])
+        allowed[:size] = bits[:size]
         return np.where(allowed, logits, _NEVER)
 
     def accept(self, token: int) -> None:
@@ -98,11 +98,11 @@ class LlguidanceMatcher:
         return tokens
 
     def is_complete(self) -> bool:
-        """Tell whether the output may end here."""
+        """Return whether the output may end here."""
         return bool(self._matcher.is_accepting())
 
     def is_stopped(self) -> bool:
-        """Tell whether nothing may follow."""
+        """Return whether the output must end here."""
         return bool(self._matcher.is_stopped())
 
     def fork(self) -> LlguidanceMatcher:
@@ -120,18 +120,18 @@ class LlguidanceMatcher:
 
 
 class Workers(Protocol):
-    """Processes of bounded time and memory that try constraints."""
+    """Processes with bounded time and memory that try constraints."""
 
     def run(self, work: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        """Return the result of `work`; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) over the bounds."""
+        """Return the result of `work`; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) beyond the bounds."""
 
 
 class LlguidanceCompiler:
-    """Compiles constraints for one model's tokens. Used from one event loop.
+    """Compiles constraints for one model's tokens. For one event loop.
 
     A constraint of 38 bytes can take minutes and gigabytes to build, so a worker process builds each constraint first;
-    this process builds it only if that was quick and small. Cached constraints take at most `cache_bytes`, cached and
-    used ones together at most twice as much.
+    this process builds it only after a quick and small trial. Cached constraints take at most `cache_bytes`; cached and
+    used constraints together take at most twice as much.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class LlguidanceCompiler:
         )
 
     async def start(self, constraint: Constraint) -> LlguidanceMatcher:
-        """Return a fresh matcher; a cached constraint is copied."""
+        """Return a fresh matcher, a copy of the cached matcher if there is one."""
         source = constraint.text.encode()
         if len(source) > MAX_ENGINE_TEXT_BYTES:
             raise InvalidRequest(
@@ -164,7 +164,7 @@ class LlguidanceCompiler:
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
         matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
         worn = matcher.lexer
-        if worn.is_worn:  # the source needs no second trial
+        if worn.is_worn:  # its text needs no second trial
             self._cache.drop(key, matcher)
             lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
             matcher, _ = await self._cache.get(key, lambda: self._build(lexer))
@@ -173,7 +173,7 @@ class LlguidanceCompiler:
     @property
     def living_bytes(self) -> int:
         """Memory of all cached and used constraints."""
-        return sum(lexer.size_bytes for known in tuple(self._living) if (lexer := known()) is not None)
+        return sum(lexer.size_bytes for reference in tuple(self._living) if (lexer := reference()) is not None)
 
     def close(self) -> None:
         """Finish the current build and end the thread."""

@@ -1,4 +1,4 @@
-"""The machine's cores and memory, and how busy other processes keep it."""
+"""The machine's cores and memory, and its load by other processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cpu_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """A reading of the used processor time, of all processes on this one's processors, and of this one."""
+    """A reading of used processor time: of all processes on this process's processors, and of this process."""
 
     at_s: float
     all_s: float
@@ -66,7 +66,7 @@ class CpuClock:
 
 
 def spare_cores(wanted: int) -> int:
-    """Return the processors that this process may use beyond `wanted` ones."""
+    """Return the number of processors that this process may use beyond `wanted`."""
     return max(0, len(usable_processors()) - wanted)
 
 

@@ -23,10 +23,10 @@ _HEADS = (b"cls.weight", b"cls.output.weight")  # tensors of a classification he
 
 
 def describe_model(path: Path, *, alias: str, context_tokens: int, projector: Path | None = None) -> ModelInfo:
-    """Return a model's description; with the file of a projector it takes images.
+    """Return a model's description; a model with a projector takes images.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model, or if it neither generates text
-    nor makes embeddings, nor scores pairs; also for a projector that is not a file, or of no use to it.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not support the model, if the model neither generates
+    text nor makes embeddings nor scores pairs, and for a projector that is missing or useless for the model.
     """
     if not path.is_file():
         raise PreconditionFailed(
@@ -67,7 +67,7 @@ def _check_projector(info: ModelInfo, projector: Path) -> None:
 def check_digest(path: Path, *, alias: str, sha256: str) -> None:
     """Raise PreconditionFailed (CONFIG_NO_ENGINE) unless the file has this SHA-256, in hexadecimal.
 
-    The engine must not have read the file before: a file that somebody replaced may aim at its parser.
+    Call this before the engine reads the file: a replaced file may attack its parser.
     """
     if _PART.search(path.name):
         raise PreconditionFailed(
@@ -75,21 +75,21 @@ def check_digest(path: Path, *, alias: str, sha256: str) -> None:
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
     try:
-        found = sha256_of(path)
+        actual = sha256_of(path)
     except OSError as error:
         raise PreconditionFailed(
             f"model {alias!r} is at {str(path)!r}, which cannot be read: {error.strerror}",
             code=ErrorCode.CONFIG_NO_ENGINE,
         ) from None
-    if found != sha256.lower():
+    if actual != sha256.lower():
         raise PreconditionFailed(
-            f"the file of model {alias!r}, {str(path)!r}, has the SHA-256 {found}, and MODEL_SHA256 says {sha256}",
+            f"the file of model {alias!r}, {str(path)!r}, has the SHA-256 {actual}, and MODEL_SHA256 says {sha256}",
             code=ErrorCode.CONFIG_NO_ENGINE,
         )
 
 
 def draft_model_bytes(path: Path) -> int:
-    """Return the size of a draft model's file in bytes; raises PreconditionFailed (CONFIG_NO_ENGINE) without one."""
+    """Return the bytes of a draft model's file; raises PreconditionFailed (CONFIG_NO_ENGINE) if it is missing."""
     if not path.is_file():
         raise PreconditionFailed(
             f"DRAFT_MODEL_PATH is {str(path)!r}, which is not a file", code=ErrorCode.CONFIG_NO_ENGINE
@@ -98,11 +98,11 @@ def draft_model_bytes(path: Path) -> int:
 
 
 def digest_of(path: Path) -> str:
-    """Return what tells a model from every other one: a hash of its file, or of all files that it is split into."""
-    found = _PART.search(path.name)
-    if not found:
+    """Return a digest that identifies a model: the hash of its file, or the hashes of its parts."""
+    part_name = _PART.search(path.name)
+    if not part_name:
         return sha256_of(path)
-    beginning, ending = path.name[: found.start()], path.name[found.end() - len("-00001.gguf") :]
+    beginning, ending = path.name[: part_name.start()], path.name[part_name.end() - len("-00001.gguf") :]
     parts = sorted(path.parent.glob(f"{escape(beginning)}-?????-of{ending}"))
     return " ".join(sha256_of(part) for part in parts)
 
@@ -126,7 +126,7 @@ class _GgufParams(ctypes.Structure):
 
 
 def _check_head(path: Path, alias: str) -> None:
-    """Raise PreconditionFailed for a file without a classification head, of which the engine makes no failure."""
+    """Raise PreconditionFailed for a file without a classification head; the engine itself would not fail."""
     if _PART.search(path.name):
         return  # another part of the model may have the head
     libggml.gguf_init_from_file.restype = ctypes.c_void_p

@@ -1,7 +1,7 @@
-"""The threads of llama.cpp's OpenMP, libgomp: how long they spin before they sleep, and when they end.
+"""The threads of llama.cpp's OpenMP, libgomp: their spinning before sleep, and their end.
 
-libgomp reads two counts when it loads: a long one, and a short one for a process in which it manages more threads than
-there are processors. A team of threads that sleeps makes them more, and so makes all other threads spin briefly.
+libgomp reads two spin counts when it loads: a long count, and a short count for a process in which it manages more
+threads than there are processors. A sleeping team of extra threads switches all other threads to the short count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from services.inference.adapters.machine import usable_processors
-from services.inference.core.tuning.spinning import LONG_SPIN_COUNT
+from services.inference.core.tuning import LONG_SPIN_COUNT
 
 _SOFT = 1  # omp_pause_soft
 _SEMAPHORE_BYTES = 64
@@ -24,7 +24,7 @@ _MAPS = Path("/proc/self/maps")
 def set_spinning(spin_count: int | str) -> None:
     """Set how many rounds idle threads spin, in this process and its children; "auto" is the long count.
 
-    libgomp reads it once, when llama.cpp's library loads.
+    libgomp reads the count once, when llama.cpp's library loads.
     """
     if isinstance(spin_count, str):
         spin_count = LONG_SPIN_COUNT
@@ -33,16 +33,16 @@ def set_spinning(spin_count: int | str) -> None:
 
 
 def release_threads() -> None:
-    """End the threads that libgomp keeps for the calling one, and that count as managed."""
+    """End the pool that libgomp keeps for the calling thread; its threads count as managed."""
     release = getattr(_libgomp(), "omp_pause_resource_all", None)  # since GCC 9
     if release is not None:
         release(_SOFT)
 
 
 class SpinSwitch:
-    """Switches all threads of this process between the long count and the short one.
+    """Switches all threads of this process between the long and the short spin count.
 
-    Raises OSError where llama.cpp has not been loaded with libgomp.
+    Raises OSError if llama.cpp was not loaded with libgomp.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class SpinSwitch:
         self._team: threading.Thread | None = None
 
     def set_long(self, is_long: bool) -> None:
-        """Spin for the long count, or for the short one."""
+        """Spin for the long or the short count."""
         if is_long:
             self._wake_team()
         elif self._team is None:
@@ -66,7 +66,7 @@ class SpinSwitch:
             self._team = team
 
     def _sleep(self) -> None:
-        """Let a team sleep until the semaphore wakes it; it ends with this thread."""
+        """Let a team sleep until the semaphore wakes it; the team ends with this thread."""
         self._libgomp.GOMP_parallel(self._libc.sem_wait, self._semaphore, self._threads, 0)
 
     def _wake_team(self) -> None:
@@ -80,7 +80,7 @@ class SpinSwitch:
 
 @cache
 def _libgomp() -> ctypes.CDLL | None:
-    """Return the library that llama.cpp has loaded, whatever a wheel calls its file; None without one."""
+    """Return the libgomp that llama.cpp has loaded, under any file name; None without libgomp."""
     # Importing the binding loads the library.
     importlib.import_module("llama_cpp")
     try:

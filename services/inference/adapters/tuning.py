@@ -1,4 +1,4 @@
-"""Measures in a child process how to run a model, and keeps the result. Does not load the engine itself."""
+"""Measures in a child process how to run a model, and stores the result. Does not load the engine itself."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
-from services.inference.core.tuning.choosing import Choice, Measurements, Round, Tuning, Way
+from services.inference.core.tuning import Choice, Measurements, Round, Tuning, Way
 from services.inference.ports import MeasuringFailed
 
 PROBE = "services.inference.adapters.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
 OBSERVATION_S = 1.0
-PROBE_VERSION = "5"  # raise it when the probe changes, so that older results are not used
+PROBE_VERSION = "5"  # raise it with each change of the probe, to discard older results
 STEP_SIZES = (64, 128, 256)
 LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
 HASHED_BYTES = 1024 * 1024
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine and the model that a measurement is valid for."""
+    """The scope of a measurement: the machine and the model."""
 
     model_path: Path
     gpu_layers: int
@@ -67,22 +67,22 @@ class Machine:
 
 
 def _engine_build() -> str:
-    """Return the engine's version, and the recorded hashes of its libraries, which tell how it was compiled."""
+    """Return the engine's version and the recorded hashes of its libraries, which depend on its build flags."""
     engine = importlib.metadata.distribution("llama-cpp-python")
     record = engine.read_text("RECORD") or ""
     return "\n".join([engine.version, *(line for line in record.splitlines() if line.startswith("llama_cpp/lib/"))])
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A model's kept results on this machine: whether it runs with extra buffer types, and its tuning."""
+class StoredTuning:
+    """A model's stored results on this machine: whether it runs with extra buffer types, and its tuning."""
 
     use_extra_bufts: bool
     tuning: Tuning | None = None
 
 
 class TuningFile:
-    """Keeps the results of one model on this machine; `use_extra_bufts` is kept with every tuning."""
+    """Stores the results of one model on this machine; `use_extra_bufts` is stored with every tuning."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self.machine = machine
@@ -90,8 +90,8 @@ class TuningFile:
         self.use_extra_bufts = True
         self._file = folder / f"{machine.key()}.json"
 
-    def load(self) -> Kept | None:
-        """Return the kept results; None if nothing readable was kept."""
+    def load(self) -> StoredTuning | None:
+        """Return the stored results; None if there is no readable file."""
         try:
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             tuning = stored["tuning"]
@@ -99,17 +99,17 @@ class TuningFile:
                 choices = tuple(Choice(**choice) for choice in tuning["choices"])
                 ways = tuple(Way(tuple(way["step_ms"]), way["step_tokens"]) for way in tuning["ways"])
                 tuning = Tuning(**{**tuning, "choices": choices, "ways": ways})
-            return Kept(stored["use_extra_bufts"], tuning)
+            return StoredTuning(stored["use_extra_bufts"], tuning)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def save(self, tuning: Tuning | None) -> str:
-        """Keep a tuning, or None for a machine without one; returns the problem if that fails, else an empty text."""
+        """Store a tuning, or None for a machine without a tuning; return the problem, or an empty text."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             partial = self._file.with_suffix(f".{os.getpid()}.tmp")
-            kept = asdict(Kept(self.use_extra_bufts, tuning))
-            partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            stored = asdict(StoredTuning(self.use_extra_bufts, tuning))
+            partial.write_text(json.dumps(stored, indent=1), encoding="utf-8")
             partial.replace(self._file)
         except OSError as error:
             return f"{self.folder} cannot be written ({(error.strerror or str(error)).lower()})"
@@ -136,7 +136,7 @@ class ChildProber:
         return f"the machine is busy: other processes use {observed.others_cores:.1f} cores"
 
     async def rounds(self) -> AsyncGenerator[Round, None]:
-        """Yield rounds; closing the generator ends the child at once. Raises MeasuringFailed when it dies."""
+        """Yield rounds; closing the generator ends the child at once. Raises MeasuringFailed if the child dies."""
         cores = self._machine.cores
         threads = (cores, *({cores // 2} - {0, cores}))
         child = await _start(self._machine, self._use_extra_bufts(), threads=threads)
@@ -149,12 +149,12 @@ class ChildProber:
 
 
 async def check_engine(machine: Machine) -> bool:
-    """Return whether the engine decodes here with its extra buffer types; if False, it decodes without them.
+    """Return whether the engine decodes here with its extra buffer types; False means only without them.
 
-    Raises PreconditionFailed if it dies either way.
+    Raises PreconditionFailed if the engine dies both ways.
     """
     code = await _check(machine, use_extra_bufts=True)
-    if code >= 0:  # it did not die; the service itself reports a model that does not load
+    if code >= 0:  # the engine did not die; the service itself reports a model that does not load
         return True
     if await _check(machine, use_extra_bufts=False) != 0:
         raise PreconditionFailed(

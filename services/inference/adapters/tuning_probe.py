@@ -1,6 +1,6 @@
 """Measures ways to run a model and prints a JSON object for each round, or only tries the engine on this CPU.
 
-It is a process of its own, because a request kills it, and a build that this CPU cannot run dies here.
+This is a process of its own: a request kills it, and a build that this CPU cannot run dies here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.adapters.machine import CpuClock, spare_cores
 from services.inference.adapters.model_file import describe_model
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.tuning.attention import StepKind, StepTimes
-from services.inference.core.tuning.choosing import MAX_ROUNDS
+from services.inference.core.tuning import MAX_ROUNDS, StepKind, StepTimes
 
 CHECKED_TOKENS = 64
 SEQUENCES = 8
@@ -48,7 +47,7 @@ class _Bench:
         self._long_tokens = long_tokens
 
     def prepare(self, *, batch_tokens: int) -> None:
-        """Compute the prompt, or a shorter one if it takes too long."""
+        """Compute the prompt, or a shorter prompt if that takes too long."""
         started_s, size = time.perf_counter(), 0
         while size < self._long_tokens and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
             self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
@@ -79,13 +78,13 @@ class _Bench:
         """Return the times of a step of 8 sequences that share a long prompt, and of one sequence."""
         self._clear()
         self._engine.unpark(_KEY, 0, self._long_tokens)
-        one_ms = self._step_ms(threads, 1, self._long_tokens)
+        alone_ms = self._step_ms(threads, 1, self._long_tokens)
         for sequence in range(1, SEQUENCES):
             self._engine.copy_prefix(0, sequence, self._long_tokens)
-        return self._step_ms(threads, SEQUENCES, self._long_tokens), one_ms
+        return self._step_ms(threads, SEQUENCES, self._long_tokens), alone_ms
 
     def _prompt_ms(self) -> float:
-        """Return the time of a step that continues the long prompt, which the first sequence has."""
+        """Return the time of a step that continues the long prompt in the first sequence."""
         started_s = time.perf_counter()
         self._engine.decode([Slice(0, [1] * CHECKED_TOKENS, self._long_tokens, 1)])
         return (time.perf_counter() - started_s) * _MS
@@ -119,7 +118,7 @@ class _Bench:
 def measure(
     path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...], long_tokens: int
 ) -> None:
-    """Print rounds; the first of `threads` is the number that the others are compared with."""
+    """Print rounds; the first of `threads` is the baseline of the others."""
     options = replace(
         options,
         threads=threads[0],

@@ -1,4 +1,17 @@
-"""The thread that owns an engine: it asks the scheduler for a plan, has the engine decode it, and hands out events."""
+"""The thread that owns an engine: it asks the scheduler for a plan, lets the engine decode it, and delivers events.
+
+Theory of operation. One lock, `_changed`, guards the scheduler and all state of the loop. The thread holds it while it
+decides and applies, which takes some hundred microseconds, and releases it while the engine decodes, which takes
+milliseconds. So callers submit and cancel during a step, and their changes take effect in the next one. The engine is
+touched by this thread alone, without the lock.
+
+Invariants:
+    1. Only this thread decodes, changes the cache, and runs a change of `when_idle`; then nothing is decoded.
+    2. Every receiver gets its events in order, and Finished or Failed as the last, unless its request was cancelled.
+    3. Events are posted together: a step wakes the receivers' event loop at most once, and text at most once per
+       `stream_interval_s`. The first event of an answer and its end are never held back.
+    4. Once `broken_because` is set, no request is accepted, and no event of the scheduler is delivered.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +25,8 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import ErrorCode, Internal, Unavailable
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.app.stepping.cell_operations import Copy, apply_operation
-from services.inference.app.stepping.draft_engine import DraftEngine
+from services.inference.app.cell_operations import Copy, apply_operation
+from services.inference.app.draft_engine import DraftEngine
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import (
     DecodeRequest,
@@ -23,10 +36,9 @@ from services.inference.core.scheduling.branches import (
     Progress,
     SchedulerEvent,
 )
-from services.inference.core.scheduling.cells.operations import Cells
-from services.inference.core.scheduling.cells.saving import Saving
-from services.inference.core.scheduling.cells.stored_blocks import root_of
+from services.inference.core.scheduling.operations import Cells
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
+from services.inference.core.scheduling.stored_blocks import Saving, root_of
 from services.inference.ports import KvCacheFullError, TextEngine
 
 log = get_logger(__name__)
@@ -43,14 +55,14 @@ class EngineLoop:
         engine: The engine; only this thread decodes with it.
         limits: Bounds of the scheduler.
         max_idle_tokens: KV cells that finished requests may keep.
-        max_parked_bytes: Host memory for the KV cells of finished requests that leave the cache.
+        max_parked_bytes: Host memory for the KV cells of finished requests that left the cache.
         clock: Time for deadlines and costs.
         post: Runs a callback on the receivers' event loop; callable from any thread.
         stream_interval_s: Least time between two deliveries of text; a delivery costs as much as a short step.
-        put: Takes the name, a function that copies the cells, and the number of tokens of a block that is to be stored,
-            and returns whether it will be; None stores nothing.
-        model_digest: Tells the model's files from others, for the names of stored blocks.
-        drafts: A draft model for this engine; None for none.
+        put: Queues a block for storing, given its name, a function that copies its cells, and its number of tokens;
+            False if the queue is full. None stores nothing.
+        model_digest: A digest of the model's files, for the names of stored blocks.
+        drafts: The draft model of this engine, if there is one.
     """
 
     def __init__(
@@ -93,8 +105,8 @@ class EngineLoop:
     def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
         """Queue a request and return its number. `deliver` gets its events in order, Finished or Failed as the last.
 
-        Raises Overloaded (INFERENCE_OVERLOADED) when too many wait and Unavailable (INFERENCE_MODEL_UNAVAILABLE)
-        when the engine is broken or closes.
+        Raises Overloaded (INFERENCE_OVERLOADED) if the queue is full, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) if
+        the engine is broken or closes.
         """
         with self._changed:
             self._check_health()
@@ -105,23 +117,23 @@ class EngineLoop:
 
     @property
     def root(self) -> bytes:
-        """The root of the names of blocks that the engine now has; empty if none are stored."""
+        """The root of the names of the engine's blocks; empty if no blocks are stored."""
         return self.scheduler.saving.root
 
     @property
     def max_parked_tokens(self) -> int:
-        """Most tokens in host memory; they serve prompts that share only a part of them."""
+        """Maximum parked tokens; 0 if the engine cannot restore a part of a copy."""
         if not self.engine.cell_format:
             return 0
         return self._max_parked_bytes // self.engine.kv_bytes_per_token
 
     def kept_tokens(self, request: DecodeRequest) -> int:
-        """Return how many tokens of a prompt need not be computed."""
+        """Return how many tokens of a prompt are cached or parked."""
         with self._changed:
             return self.scheduler.kept_tokens(request)
 
     def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
-        """Park the first blocks of a prompt, which were stored; False if this cannot be, or need not be any more."""
+        """Park the first blocks of a prompt, read from the store; False if they do not fit or are no longer needed."""
         with self._changed:
             if self._change is not None or self._is_closing or not self.may_adopt:
                 return False
@@ -130,22 +142,22 @@ class EngineLoop:
         return is_adopted
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
+        """Return callers' keys of cached prompt prefixes; re-check at most `reviewed` prompts."""
         with self._changed:
             return self.scheduler.cached_keys(reviewed)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and all tokens that need not be computed again, of every owner."""
+        """Return the owner number of a tenant, and all cached and parked tokens of every owner."""
         with self._changed:
             return self.scheduler.cached_runs(tenant)
 
     def idle_tokens(self) -> int:
-        """Return how many cells finished requests alone hold."""
+        """Return the number of cells that only finished requests hold."""
         with self._changed:
             return self.scheduler.tree.idle_tokens
 
     def check_capacity(self, tenant: str) -> None:
-        """Raise the error that `submit` would raise now for a request of a tenant."""
+        """Raise the errors that `submit` would raise now for a request of a tenant."""
         with self._changed:
             self._check_health()
             self.scheduler.check_capacity(tenant)
@@ -164,8 +176,8 @@ class EngineLoop:
     def when_idle(self, change: Callable[[], None]) -> Future[None]:
         """Run a change of the engine on its thread, once nothing is decoded; afterwards the engine's cache is empty.
 
-        New requests wait for the change. The future fails with the change's error, or with Unavailable when another
-        change waits, or when the loop closes.
+        New requests wait for a running change. The future fails with its error, or with Unavailable if another change
+        is pending or the loop closes.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -177,19 +189,19 @@ class EngineLoop:
         return done
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 when none is running."""
+        """Return the age of the current step; 0 while no step runs."""
         started_s = self._step_started_s
         if started_s is None:
             return 0.0
         return now_s - started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck or dead."""
+        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
         with self._changed:
             if self.broken_because:
                 return
             self.broken_because = reason
-            # The scheduler itself may be broken, so the numbers come from the receivers.
+            # The scheduler itself may be broken, so the receivers give the numbers of the requests.
             self._hand_out([Failed(number, FailureCause.BROKEN, reason) for number in self._deliver])
             self._fail_change(f"the engine is broken: {reason}")
 
@@ -217,9 +229,9 @@ class EngineLoop:
             self.give_up(f"its thread died of {type(error).__name__}")
 
     def _next_work(self) -> Callable[[], None] | None:
-        """Wait for work and return it; None when the loop closes."""
+        """Wait for the next step, or for a change while idle; return it as a function, or None when the loop closes."""
         with self._changed:
-            while not self._is_closing and self._is_idle:
+            while not self._is_closing and (self.broken_because or not self.scheduler.has_work):
                 if self._change is not None:
                     return self._carry_out_change
                 self._changed.wait()
@@ -230,12 +242,8 @@ class EngineLoop:
             plan = self.scheduler.decide(self._clock.monotonic_s())
             self._hand_out(plan.events)
             if not (plan.slices or plan.operations or plan.events):
-                self._changed.wait(_STUCK_RETRY_S)
+                self._changed.wait(_STUCK_RETRY_S)  # no seat for the waiting requests: do not spin
             return partial(self._carry_out, plan)
-
-    @property
-    def _is_idle(self) -> bool:
-        return bool(self.broken_because) or not self.scheduler.has_work
 
     def _fail_change(self, reason: str) -> None:
         if self._change is not None and not self._change[1].done():
@@ -258,7 +266,7 @@ class EngineLoop:
                 mixes_steps=self.engine.mixes_steps,
             )
             self.scheduler.renew(self._empty_tree(), limits, self._new_root())
-        if done.done():  # `give_up` has failed it
+        if done.done():  # failed by `give_up`
             return
         if error is None:
             done.set_result(None)
@@ -286,15 +294,15 @@ class EngineLoop:
     def _carry_out(self, plan: Plan) -> None:
         self._step_started_s = self._clock.monotonic_s()
         try:
-            settle = self._prepare_and_decode(plan)
+            settle = self._decode(plan)
         finally:
             self._step_started_s = None
         with self._changed:
             if not self.broken_because:
                 self._hand_out(settle())
 
-    def _prepare_and_decode(self, plan: Plan) -> Callable[[], Sequence[SchedulerEvent]]:
-        """Apply a plan's operations, decode its batch, and return the scheduler's answer to the result."""
+    def _decode(self, plan: Plan) -> Callable[[], Sequence[SchedulerEvent]]:
+        """Apply a plan's operations and decode its batch; return the scheduler's call for the result, to run locked."""
         try:
             for operation in plan.operations:
                 apply_operation(self.engine, operation, self._store)
@@ -316,14 +324,14 @@ class EngineLoop:
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
 
     def _compute_again(self, plan: Plan) -> Sequence[SchedulerEvent]:
-        """Compute all again, without the copies that the engine has just refused: it would refuse them again."""
-        if not self.may_adopt:  # Nothing was adopted, so the engine refused a copy of its own cells.
+        """Recompute everything, without the copies that the engine has just refused: it would refuse them again."""
+        if not self.may_adopt:  # no stored block was adopted, so the engine refused a copy of its own cells
             self.scheduler.tree.parked.capacity_tokens = 0
         self.may_adopt = False
         return self.scheduler.compute_again(plan)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
-        """Post the events of a step together, so that a step wakes the receivers' event loop at most once."""
+        """Queue the events of a step, and post the queue if an event is urgent or the interval has passed."""
         is_urgent = False
         for event in events:
             deliver = self._deliver.get(event.number)

@@ -1,4 +1,4 @@
-"""The use-case behind Infer: prepares a request, submits it to the engine's loop, and streams its events."""
+"""The use-case behind Infer: prepare a request, submit it to the engine's loop, and stream its events."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import partial
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.telemetry.scope import current_principal
-from services.inference.app.answering.answer_stream import AnswerStream
-from services.inference.app.preparing.preparation import Preparation
-from services.inference.app.preparing.prepared_request import PreparedRequest, RequestPreparer
-from services.inference.app.storing.submission import Submission
+from services.inference.app.answer_stream import AnswerStream
+from services.inference.app.prefix_storage import Submission
+from services.inference.app.preparation import Preparation
+from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
-from services.inference.core.prompts.tool_calls import call_constraint
-from services.inference.core.tuning.choosing import Tuning
+from services.inference.core.prompts import call_constraint
+from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
-# Prompts that each report looks up; all of them take up to 16 reports.
+# Prompts that each report looks up; after 16 reports, all prompts were looked up.
 _REVIEWED = 16
 
 
@@ -53,7 +53,7 @@ class Generation:
         return self.loop.broken_because
 
     def load(self) -> Load:
-        """Return how busy the engine is."""
+        """Return the load of the engine."""
         scheduler = self.loop.scheduler
         return Load(
             queued_requests=scheduler.waiting,
@@ -81,15 +81,15 @@ class Generation:
         return self.loop.scheduler.costs.load.seconds
 
     def cached_keys(self) -> frozenset[int]:
-        """Return the callers' keys of cached beginnings of prompts; a change is noted after some calls."""
+        """Return callers' keys of cached prompt prefixes; changes become visible within some calls."""
         return self.loop.cached_keys(_REVIEWED)
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 when none is running."""
+        """Return the age of the current step; 0 while no step runs."""
         return self.loop.stuck_for_s(now_s)
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck or dead."""
+        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
         self.loop.give_up(reason)
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class Generation:
             self.loop.drafts.retune(tuning)
 
     def runs(self, inference_id: str) -> bool:
-        """Tell whether an inference runs here."""
+        """Return whether an inference runs here."""
         return inference_id in self._running
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
@@ -125,7 +125,7 @@ class Generation:
             self.loop.cancel_candidate(number, index)
 
     async def prompt_tokens(self, prompt: ChatPrompt | str) -> list[int]:
-        """Return a prompt as the model sees it."""
+        """Return the tokens of a rendered prompt."""
         self._check_size(prompt)
         images = await self.preparation.encode_images(prompt, only_counts=True)
         return await self.preparation.run(self._requests.tokenize, prompt, images)
@@ -133,27 +133,27 @@ class Generation:
     async def ending_tokens(
         self, prompt: ChatPrompt | str, endings: Sequence[str]
     ) -> tuple[list[int], list[list[int]]]:
-        """Return what endings of a prompt have in common, and each from there on, as the model sees them."""
+        """Return the tokens of a prompt up to its endings, and the tokens from each ending on."""
         self._check_size(prompt)
         self.preparation.check_text("an ending of the prompt", max(endings, key=len))
         return await self.preparation.run(self._requests.tokenize_endings, prompt, endings)
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
-        """Return the tokens of a conversation as the model sees it."""
+        """Return the number of tokens of a rendered conversation."""
         return len(await self.prompt_tokens(prompt))
 
     def shared_length(self, tokens: Sequence[int]) -> int:
-        """Return how many of a prompt's first tokens all tenants share in the cache."""
+        """Return the length of the prompt's beginning that all tenants share in the cache."""
         return self._requests.shared_length(tokens)
 
     def check_candidate_count(self, count: int) -> None:
-        """Raise InvalidRequest for a number of candidates that one request may not have."""
+        """Raise InvalidRequest for a number of candidates out of range."""
         if not 1 <= count <= self._max_candidates:
             raise InvalidRequest(f"candidate_count is {count}: it must be between 1 and {self._max_candidates}")
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""
-        came_s = self._clock.monotonic_s()
+        started_s = self._clock.monotonic_s()
         self.check_candidate_count(request.candidate_count)
         self.loop.check_capacity(current_principal().tenant)
         self._check_size(request.prompt)
@@ -163,7 +163,7 @@ class Generation:
             form=prepared.form,
             candidate_count=request.candidate_count,
             clock=self._clock,
-            came_s=came_s,
+            started_s=started_s,
         )
         number = await self.submission.submit(prepared.decode, stream.put)
         self._running[prepared.started.inference_id] = (number, request.candidate_count)

@@ -1,4 +1,11 @@
-"""The models of this service by alias: loaded at their first use; where memory is short, the least used is unloaded."""
+"""The models of this service by alias: loaded at their first use, unloaded when memory is short.
+
+Invariants:
+    1. A model with users is never unloaded, except by `close`.
+    2. Loads and unloads happen one at a time; a caller that gives up stops neither.
+    3. A model stays loaded for `min_residence_s`, so that two models do not replace each other in turn.
+    4. A failed load is repeated after COOL_DOWN_S at the earliest; until then its error is raised again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +28,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import IMAGES, ModelInfo, count_images
 from services.inference.app.generation import Generation
-from services.inference.app.pooling.pair_scoring import PairScoring
+from services.inference.app.pooling import PairScoring
 from services.inference.app.workload import EmbeddingWorkload, Load, TextWorkload, Workload
 from services.inference.core import embedding, pairs
 from services.inference.core.generation import ChatPrompt, Prompt
@@ -34,7 +41,7 @@ WorkT = TypeVar("WorkT", bound=Workload)
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that can be served; `memory_bytes` is the expected memory of the loaded model, 0 for one elsewhere."""
+    """A servable model; `memory_bytes` is the expected memory of the loaded model, 0 for a remote model."""
 
     info: ModelInfo
     memory_bytes: int
@@ -42,7 +49,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What a model takes now; `memory_bytes` is that of the loaded model, and `running` counts its requests."""
+    """The state of a model; `memory_bytes` is the memory of the loaded model, and `running` counts its requests."""
 
     is_loaded: bool
     memory_bytes: int
@@ -51,46 +58,46 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is ready to work: loaded here, or in reach of another engine."""
+    """A model that is ready to work: loaded here, or served by another engine."""
 
     info: ModelInfo
     workload: Workload
 
     def infers(self) -> TextWorkload:
-        """Return the generation of text, wherever it happens; raises InvalidRequest for another kind of model."""
+        """Return the text workload, local or remote; raises InvalidRequest for a model of another kind."""
         if not isinstance(self.workload, TextWorkload):
             raise self._refusal("generates no text")
         return self.workload
 
     def generates(self) -> Generation:
-        """Return the generation of text by the engine of this service; raises InvalidRequest for any other model."""
+        """Return the text workload of this service's own engine; raises InvalidRequest for any other model."""
         if isinstance(self.workload, TextWorkload) and not isinstance(self.workload, Generation):
             raise self._refusal("is decoded by another engine, which only infers")
         return self._work_of(Generation, "generates no text")
 
     def weighs(self) -> Generation:
-        """Return the generation whose engine tells probabilities of given text; raises InvalidRequest without one."""
+        """Return the workload that scores given text; raises InvalidRequest for any other model."""
         return self._work_of(Generation, "tells no probabilities of given text: name a model that this service loads")
 
     def check_images(self, prompt: Prompt) -> None:
-        """Raise InvalidRequest (CONFIG_NO_ENGINE) for a prompt with images that the model does not take."""
+        """Raise InvalidRequest (CONFIG_NO_ENGINE) for a prompt with images if the model takes none."""
         if not isinstance(prompt, ChatPrompt) or IMAGES in self.info.capabilities:
             return
         if count_images(prompt.messages):
             raise self._refusal("takes no images: leave them out, or name a model with the capability 'images'")
 
     def embeds(self) -> EmbeddingWorkload:
-        """Return the embedding of texts; raises InvalidRequest for another kind of model."""
+        """Return the embedding workload; raises InvalidRequest for a model of another kind."""
         if not isinstance(self.workload, EmbeddingWorkload):
             raise self._refusal("makes no embeddings")
         return self.workload
 
     def scores_pairs(self) -> PairScoring:
-        """Return the scoring of pairs; raises InvalidRequest for another kind of model."""
+        """Return the cross-encoder; raises InvalidRequest for a model of another kind."""
         return self._work_of(PairScoring, "is no cross-encoder")
 
     async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
-        """Return the tokens of each text, and those of the rendered conversation; 0 without a conversation."""
+        """Return the token counts of the texts and of the rendered conversation; 0 without a conversation."""
         counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
@@ -114,7 +121,7 @@ class _Entry:
         self.users = 0
         self.last_used = 0
         self.loaded_at_s = -math.inf
-        self.failure: PaganticError | None = None  # the last load's, repeated until `retry_at_s`
+        self.failure: PaganticError | None = None  # of the last load, raised again until `retry_at_s`
         self.retry_at_s = -math.inf
 
     @property
@@ -127,21 +134,21 @@ class _Entry:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it takes now."""
+        """The memory that the model occupies now."""
         if self.loading is None:
             return 0
         return self.spec.memory_bytes
 
 
 class Models:
-    """Serves models by alias; the first one is the default. Used from one event loop.
+    """Serves models by alias; the first is the default. For one event loop.
 
     Args:
         specs: At least one, with distinct aliases.
         load: Loads a model.
-        memory_limit_bytes: Memory of all loaded models together; 0 is no limit.
-        min_residence_s: Least time that a model stays loaded, so that two models do not replace each other in turn.
-        monotonic_s: The time.
+        memory_limit_bytes: Total memory of all loaded models; 0 is no limit.
+        min_residence_s: Minimum time that a model stays loaded.
+        monotonic_s: Returns the time.
 
     Attributes:
         in_use: Set while a request uses a model.
@@ -173,7 +180,7 @@ class Models:
 
     @property
     def loaded(self) -> list[ServedModel]:
-        """The models that are in memory now."""
+        """The models in memory."""
         return [served for entry in self._entries.values() if (served := entry.served) is not None]
 
     @property
@@ -186,18 +193,18 @@ class Models:
 
     @property
     def default_generation(self) -> Generation | None:
-        """The default model at work, if this service decodes it and has it in memory now."""
+        """The workload of the default model, if this service decodes it and has it in memory."""
         workloads = [served.workload for served in self.loaded if served.info.name == self._default]
         return next((workload for workload in workloads if isinstance(workload, Generation)), None)
 
     def load(self) -> Load:
-        """Return how busy the loaded models are together."""
+        """Return the total load of the loaded models."""
         return sum((served.workload.load() for served in self.loaded), Load())
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
         """Cancel candidates of a running inference; the others continue.
 
-        Raises NotFound when no loaded model runs it, and InvalidRequest for a candidate that it does not have.
+        Raises NotFound if no loaded model runs it, and InvalidRequest for an unknown candidate.
         """
         for served in self.loaded:
             workload = served.workload
@@ -209,7 +216,7 @@ class Models:
     def embedding_alias(self, alias: str) -> str:
         """Return the alias of an embedding model; an empty alias is the first embedding model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that makes no embeddings, or when there is no such model.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model of another kind, or without any embedding model.
         """
         return self._able_alias(
             alias,
@@ -220,9 +227,9 @@ class Models:
         )
 
     def cross_encoder_alias(self, alias: str) -> str:
-        """Return the alias of a cross-encoder; an empty alias is the first one.
+        """Return the alias of a cross-encoder; an empty alias is the first cross-encoder.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model that is no cross-encoder, or when there is no such model.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model of another kind, or without any cross-encoder.
         """
         return self._able_alias(
             alias,
@@ -235,7 +242,7 @@ class Models:
     async def use(self, alias: str) -> AsyncIterator[ServedModel]:
         """Keep a model in memory inside the block, loading it first if necessary; an empty alias is the default model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) when no other
+        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) if no other
         model can be unloaded to make room, and the errors of loading.
         """
         entry = self._entry(alias)
@@ -251,7 +258,7 @@ class Models:
                 self.in_use.clear()
 
     async def unload(self, alias: str) -> bool:
-        """Unload a model; its next use loads it again. False when it was not loaded. An empty alias is the default.
+        """Unload a model; its next use loads it again. False if it was not loaded. An empty alias is the default.
 
         Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, and Aborted while requests use the model.
         """
@@ -275,9 +282,9 @@ class Models:
     def _entry(self, alias: str) -> _Entry:
         entry = self._entries.get(alias or self._default)
         if entry is None:
-            known = ", ".join(map(repr, self._entries))
+            aliases = ", ".join(map(repr, self._entries))
             raise InvalidRequest(
-                f"no engine serves model {alias!r}: this service has {known}", code=ErrorCode.CONFIG_NO_ENGINE
+                f"no engine serves model {alias!r}: this service has {aliases}", code=ErrorCode.CONFIG_NO_ENGINE
             )
         return entry
 
@@ -303,7 +310,7 @@ class Models:
                     await self._make_room(entry)
                     entry.loading = asyncio.ensure_future(self._load_model(entry.spec))
                     entry.loading.add_done_callback(lambda done: self._end_loading(entry, done))
-        # A caller that gives up does not stop the loading: the next caller needs the model too.
+        # A caller that gives up does not stop the load: the next caller needs the model too.
         return await asyncio.shield(entry.loading)
 
     def _end_loading(self, entry: _Entry, task: asyncio.Task[ServedModel]) -> None:
@@ -337,14 +344,14 @@ class Models:
             await self._unload(self._entry_to_unload(wanted))
 
     def _is_room_short(self, wanted: _Entry) -> bool:
-        """Tell whether a loaded model must go; a model over the limit is loaded once nothing else is."""
+        """Return whether a loaded model must go; a model above the limit is loaded if no other is loaded."""
         held_bytes = sum(entry.held_bytes for entry in self._entries.values())
         if not self._memory_limit_bytes or not wanted.spec.memory_bytes or not held_bytes:
             return False
         return held_bytes + wanted.spec.memory_bytes > self._memory_limit_bytes
 
     def _entry_to_unload(self, wanted: _Entry) -> _Entry:
-        """Return the least recently used model without users; raises Overloaded when every model must stay."""
+        """Return the least recently used model without users; raises Overloaded if every model must stay."""
         idle = [entry for entry in self._entries.values() if entry.held_bytes and not entry.users]
         if not idle:
             raise _no_room(wanted, "are in use", RETRY_AFTER_S)
@@ -356,7 +363,7 @@ class Models:
         return min(settled, key=lambda entry: entry.last_used)
 
     async def _settle(self) -> None:
-        """Wait until no model is being unloaded any more, whose caller has given up."""
+        """Wait for unloads whose callers have given up."""
         if unloading := [entry.unloading for entry in self._entries.values() if entry.unloading is not None]:
             await asyncio.wait(unloading)
 
@@ -364,7 +371,7 @@ class Models:
         loading, entry.loading = entry.loading, None
         if loading is None:
             return
-        # A caller that gives up does not stop it: half of a model would stay in memory.
+        # A caller that gives up does not stop the unload: half of a model would stay in memory.
         entry.unloading = asyncio.ensure_future(_close(loading))
         await asyncio.shield(entry.unloading)
 

@@ -19,7 +19,7 @@ from services.inference.core.scheduling.branches import (
     Prompted,
     SchedulerEvent,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import common_length
+from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.scoring import ContinuationTree, GivenDraft, GivenOutput, Reading
 
 MAX_CONTINUATIONS = 64
@@ -35,7 +35,7 @@ BranchScores = list[Score]
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The tokens of a branch after what all branches begin with, and those of its continuations."""
+    """The tokens of a branch after the common prefix of all branches, and the tokens of its continuations."""
 
     ending: Sequence[int]
     continuations: Sequence[Sequence[int]]
@@ -62,27 +62,22 @@ async def score_continuations(
 async def score_branches(
     generation: Generation, prompt: ChatPrompt | str, branches: Sequence[ScoreBranch]
 ) -> tuple[list[BranchScores], TokenUsage]:
-    """Return the scores of each branch, in order, and the usage. What the branches begin with is computed once.
+    """Return the scores of each branch, in order, and the usage. The common prefix of the branches is computed once.
 
-    Raises InvalidRequest for too many branches or continuations, and what `score_continuations` raises.
+    Raises InvalidRequest for too many branches or continuations, and the errors of `score_continuations`.
     """
     _check_counts(branches)
     tokens, endings = await generation.ending_tokens(prompt, [branch.ending for branch in branches])
-    alike = _common_length(endings)
-    tokens += endings[0][:alike]
+    first = endings[0]
+    shared = min(common_length(first, other, len(first)) for other in endings)
+    tokens += first[:shared]
     texts = list(dict.fromkeys(text for branch in branches for text in branch.continuations))
-    known = dict(zip(texts, await generation.preparation.tokenize_all(texts), strict=True))
+    tokens_of = dict(zip(texts, await generation.preparation.tokenize_all(texts), strict=True))
     prepared = []
     for branch, ending in zip(branches, endings, strict=True):
-        given = [known[text] for text in branch.continuations]
-        prepared.append(_Branch(ending[alike:], given, ContinuationTree(given)))
+        given = [tokens_of[text] for text in branch.continuations]
+        prepared.append(_Branch(ending[shared:], given, ContinuationTree(given)))
     return await _score(generation, tokens, prepared)
-
-
-def _common_length(endings: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens all endings have in common at their beginning."""
-    first = endings[0]
-    return min(common_length(first, other, len(first)) for other in endings)
 
 
 def _check_counts(branches: Sequence[ScoreBranch]) -> None:
@@ -125,10 +120,9 @@ async def _score(
 
 
 async def _read_all(generation: Generation, prompt: Sequence[int], branches: Sequence[_Branch]) -> int:
-    """Read all that the branches want, and return how much of the prompt the cache had; raises the first failure.
+    """Run all readings of the branches, and return the number of cached prompt tokens; raises the first failure.
 
-    The first reading computes what all branches share. Of the others, as many are read at the same time as may run, at
-    most `_AT_ONCE`.
+    The first reading computes the shared prompt. The others run concurrently, at most `_AT_ONCE` and `max_running`.
     """
     readings = [(branch, reading) for branch in branches for reading in branch.tree.readings]
     if not readings:
@@ -152,13 +146,13 @@ async def _read_all(generation: Generation, prompt: Sequence[int], branches: Seq
 async def _read(
     generation: Generation, prompt: Sequence[int], branch: _Branch, reading: Reading, *, is_first: bool = False
 ) -> int:
-    """Let a branch take a reading, and return how many tokens before it the cache had.
+    """Run a reading of a branch, and return the number of cached tokens before it.
 
-    Only the first reading uses stored prefixes: that the others find its prompt does not mean that it comes again.
+    Only the first reading uses stored prefixes: the hits of the others do not show that the prompt is repeated.
     """
     tokens = (*prompt, *branch.ending)
     kept_tokens = None
-    if branch.ending:  # nobody else is likely to ask it, and the cells that it leaves slow every later step down
+    if branch.ending:  # repetition is unlikely, and left cells would slow every later step
         kept_tokens = len(prompt)
     request = DecodeRequest(
         tokens=tokens,
@@ -171,7 +165,7 @@ async def _read(
         drafter=GivenDraft(reading.path, len(tokens)),
         kept_tokens=kept_tokens,
     )
-    found: list[TokenLogprob] = []
+    logprobs: list[TokenLogprob] = []
     cached = 0
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -181,7 +175,7 @@ async def _read(
             case Prompted():
                 cached = event.cached_prompt_tokens
             case Progress():
-                found.extend(event.logprobs)
+                logprobs.extend(event.logprobs)
             case Finished() if not done.done():
                 done.set_result(None)
             case Failed() if not done.done():
@@ -195,5 +189,5 @@ async def _read(
         await done
     finally:
         generation.loop.cancel(number)
-    branch.tree.take(reading, found)
+    branch.tree.take(reading, logprobs)
     return cached

@@ -1,7 +1,7 @@
-"""Measures in idle moments how the engine runs best, applies the result between requests, and keeps it.
+"""Measures in idle moments how the engine runs best, applies the result between requests, and stores it.
 
-The engine serves with safe defaults meanwhile. A new request ends the measuring at once; complete rounds still count
-when the measuring continues. Results from a busy machine, or results that do not repeat, are not kept.
+Until then the engine serves with safe defaults. A new request ends the measuring at once; complete rounds still count
+when it continues. Results of a busy machine, or results that do not repeat, are discarded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PaganticError, PreconditionFailed
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.tuning.attention import StepTimes
-from services.inference.core.tuning.choosing import (
+from services.inference.core.tuning import (
     MAX_ROUNDS,
     Measurements,
     Round,
+    StepTimes,
     Tuning,
     agreed,
     choose,
@@ -46,9 +46,9 @@ class TuningState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to measure: `idle_s` after the last request, and `again_s` after an attempt that failed.
+    """When to measure: `idle_s` after the last request, and `again_s` after a failed attempt.
 
-    What is measured is compared with the load every `review_s`.
+    The load is reviewed every `review_s`.
     """
 
     idle_s: float = 3.0
@@ -61,15 +61,15 @@ class Tuner:
 
     Args:
         defaults: The tuning until something is measured.
-        given: Settings by name; they win over measured ones.
-        prober: Measures; None if nothing can be measured, for the reason in `note`.
-        store: Keeps a tuning for the next start.
+        given: Settings by name; they override measured values.
+        prober: Measures; None if measuring is impossible, for the reason in `note`.
+        store: Stores a tuning for the next start.
         in_use: Set while a request runs.
         apply: Changes the engine between requests.
         load: Returns the seconds of recent steps, by kind of step.
         clock: Time.
-        measured: The kept tuning of an earlier start.
-        note: Why nothing is measured.
+        measured: The stored tuning of an earlier start.
+        note: Why no tuning was measured yet.
         pace: When to measure.
     """
 
@@ -116,7 +116,7 @@ class Tuner:
         return TuningState.DEFAULTS
 
     def measure_again(self) -> None:
-        """Request a measurement, whatever the cost so far; raises PreconditionFailed if nothing can be measured."""
+        """Request a measurement, regardless of its cost so far; raises PreconditionFailed if that is impossible."""
         if self._prober is None:
             raise PreconditionFailed(f"nothing is measured here: {self.note}")
         self._rounds.clear()
@@ -130,7 +130,7 @@ class Tuner:
         if self._prober is None:
             return
         if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
-            # A tuning that cannot be kept would be measured at every start.
+            # A tuning that cannot be stored would be measured at every start.
             self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
             log.warning("a tuning cannot be kept: the defaults stay", reason=reason)
             await self._requested.wait()
@@ -144,7 +144,7 @@ class Tuner:
                 await self._pause()
 
     async def _follow_load(self) -> None:
-        """Let attention follow the load, until a measurement is requested."""
+        """Adapt the attention to the load, until a measurement is requested."""
         is_refused = False
         while not self._requested.is_set():
             with contextlib.suppress(TimeoutError):
@@ -154,7 +154,7 @@ class Tuner:
                 continue
             better = follow(self._chosen, self._load())
             if better is not self._chosen:
-                # The engine cannot run the other way, say for want of memory: each attempt would empty the cache.
+                # If the engine refuses, say for lack of memory, stop trying: each attempt empties the cache.
                 is_refused = not await self._use(better)
 
     async def _pause(self) -> None:
@@ -165,7 +165,7 @@ class Tuner:
         self._idle_s += self._pace.again_s
 
     async def _until_due(self) -> None:
-        """Wait until no request runs and the time for measuring is not used up."""
+        """Wait until no request runs and the budget for measuring allows it."""
         while True:
             if self._in_use.is_set():
                 await asyncio.sleep(self._pace.idle_s / 10)
@@ -196,18 +196,18 @@ class Tuner:
             await self._use(tuning)
 
     async def _measure(self, prober: Prober) -> Tuning | None:
-        """Collect rounds until they agree; None when they do not, or when a request comes."""
+        """Collect rounds until they agree; None if they do not, or if a request arrives."""
         disturbed = 0
         async with aclosing(prober.rounds()) as rounds:
-            while (found := await self._next_round(rounds)) is not None and not self._requested.is_set():
-                if found.is_quiet:
-                    self._rounds.append(found)
+            while (measured_round := await self._next_round(rounds)) is not None and not self._requested.is_set():
+                if measured_round.is_quiet:
+                    self._rounds.append(measured_round)
                 else:
                     disturbed += 1
-                if found.is_quiet and (measured := agreed(self._rounds)) is not None:
+                if measured_round.is_quiet and (measured := agreed(self._rounds)) is not None:
                     return self._tuning_of(measured)
                 if disturbed == MAX_DISTURBED:
-                    self._report(f"the machine is busy: other processes use {found.others_cores:.1f} cores")
+                    self._report(f"the machine is busy: other processes use {measured_round.others_cores:.1f} cores")
                     return None
                 if len(self._rounds) >= MAX_ROUNDS:
                     self._rounds.clear()
@@ -221,7 +221,7 @@ class Tuner:
         return replace(tuning, measured_at=self._clock.now().isoformat(), others_cores=round(others, 2))
 
     async def _next_round(self, rounds: AsyncGenerator[Round, None]) -> Round | None:
-        """Return the next round; None once a request comes."""
+        """Return the next round; None once a request arrives."""
         reading = asyncio.ensure_future(anext(rounds, None))
         used = asyncio.ensure_future(self._in_use.wait())
         try:
@@ -235,7 +235,7 @@ class Tuner:
             await asyncio.gather(reading, used, return_exceptions=True)
 
     async def _use(self, tuning: Tuning) -> bool:
-        """Run with a tuning, and keep it; False if the engine cannot."""
+        """Run with a tuning, and store it; False if the engine refuses."""
         self._rounds.clear()
         effective = with_given(tuning, self._given)
         for choice in effective.choices:
@@ -253,6 +253,6 @@ class Tuner:
 
     def _report(self, reason: str) -> None:
         self.note = reason
-        if not self._is_reported:  # once, because a machine may be busy for days
+        if not self._is_reported:  # log once, because a machine may be busy for days
             self._is_reported = True
             log.info("not measured yet; DescribeEngine shows the progress", reason=reason)

@@ -1,4 +1,4 @@
-"""A loaded model at work, whether it generates text, makes embeddings or scores pairs, and its load."""
+"""The protocols of a model at work: text generation, embeddings, pairs; and its load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.inference.core.generation import ChatPrompt, Event, InferenceReque
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy one or more models are; loads add up."""
+    """The load of one or more models; loads add up."""
 
     queued_requests: int = 0
     queue_capacity: int = 0
@@ -43,7 +43,7 @@ class Load:
 
 
 class TextPreparation(Protocol):
-    """Tokenizes and counts for a model. A count may be an estimate, where another engine has the tokenizer."""
+    """Tokenizes and counts for a model; counts are estimates if another engine has the tokenizer."""
 
     @property
     def is_estimate(self) -> bool:
@@ -53,14 +53,14 @@ class TextPreparation(Protocol):
         """Split text into token ids."""
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text."""
+        """Return the number of tokens of each text."""
 
     async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens."""
 
 
 class Workload(Protocol):
-    """A model at work for the requests of all callers."""
+    """A model that serves the requests of all callers."""
 
     @property
     def preparation(self) -> TextPreparation:
@@ -71,13 +71,13 @@ class Workload(Protocol):
         """Why the model serves no more requests; empty while it works."""
 
     def load(self) -> Load:
-        """Return how busy the model is."""
+        """Return the load of the model."""
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 when none is running."""
+        """Return the age of the current step; 0 while no step runs."""
 
     def give_up(self, reason: str) -> None:
-        """Fail every request and refuse new ones: the thread is stuck or dead."""
+        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
 
     async def close(self) -> None:
         """Fail the remaining requests, end the threads and free the model."""
@@ -85,16 +85,16 @@ class Workload(Protocol):
 
 @runtime_checkable
 class TextWorkload(Workload, Protocol):
-    """A model that generates text, here or in another engine."""
+    """A model that generates text, local or remote."""
 
     def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops the work for it."""
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
-        """Return the tokens of a rendered conversation."""
+        """Return the number of tokens of a rendered conversation."""
 
     def runs(self, inference_id: str) -> bool:
-        """Tell whether an inference runs here."""
+        """Return whether an inference runs here."""
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
         """Cancel candidates of an inference that runs here; raises InvalidRequest for a candidate it does not have."""
@@ -102,7 +102,7 @@ class TextWorkload(Workload, Protocol):
 
 @runtime_checkable
 class EmbeddingWorkload(Workload, Protocol):
-    """A model that makes embeddings, here or in another engine."""
+    """A model that makes embeddings, local or remote."""
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
         """Return a vector of unit length per text, in order, and the usage."""

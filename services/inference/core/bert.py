@@ -1,4 +1,4 @@
-"""Reads the weights of a BERT that makes sentence embeddings, and lays them out as the engine expects them."""
+"""Reads the weights of a BERT for sentence embeddings, and converts them to the tensors of a GGUF file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTINUATION = "##"
 _WORD_START = "\u2581"
 _SPECIAL_TOKENS = {
     "[UNK]": "unknown",
-    "[SEP]": "seperator",  # spelt so by the format
+    "[SEP]": "seperator",  # the spelling of the format
     "[PAD]": "padding",
     "[CLS]": "cls",
     "[MASK]": "mask",
@@ -42,7 +42,10 @@ _LAYER_PARTS = {
     "output.LayerNorm": "layer_output_norm",
 }
 _TOKENS = "token_embd.weight"
-_FLOAT32_MATRICES = ("token_types.weight", "position_embd.weight")  # the engine adds them to other values as they are
+_FLOAT32_MATRICES = (
+    "token_types.weight",
+    "position_embd.weight",
+)  # the engine adds these to other values without conversion
 
 Weights = NDArray[np.float32]
 MatrixType = Literal["float16", "bfloat16"]
@@ -60,9 +63,9 @@ def read_safetensors(data: NDArray[np.uint8]) -> dict[str, Weights]:
 
 
 def bert_tensors(weights: Mapping[str, Weights], matrices: MatrixType = "float16") -> dict[str, Tensor]:
-    """Return the tensors that the engine computes with, under its names; matrices have 16 bits, vectors 32.
+    """Return the needed tensors under the engine's names; matrices have 16 bits, vectors 32.
 
-    The vectors of tokens are float16 always: the engine looks them up and multiplies nothing with them.
+    Token vectors are always float16: the engine looks them up, and never multiplies by them.
     """
     named = {_tensor_name(name): tensor for name, tensor in weights.items()}
     return {name: _narrowed(name, tensor, matrices) for name, tensor in named.items() if name}
@@ -71,14 +74,14 @@ def bert_tensors(weights: Mapping[str, Weights], matrices: MatrixType = "float16
 def bert_metadata(
     name: str, tensors: Mapping[str, Tensor], vocabulary: Sequence[str], *, heads: int, epsilon: float
 ) -> dict[str, Value]:
-    """Return the metadata of a model that averages the vectors of all tokens.
+    """Return the metadata of a model with mean pooling.
 
     Args:
         name: The model's name.
         tensors: Its tensors under the engine's names.
         vocabulary: The WordPiece tokens in the order of their ids.
         heads: Attention heads of a layer.
-        epsilon: What layer normalization adds to a variance.
+        epsilon: The constant that layer normalization adds to a variance.
     """
     special = {f"tokenizer.ggml.{role}_token_id": vocabulary.index(token) for token, role in _SPECIAL_TOKENS.items()}
     return {
@@ -103,7 +106,7 @@ def bert_metadata(
 
 
 def _tensor_name(name: str) -> str:
-    """Return the engine's name of a tensor; empty for one that embeddings do not need."""
+    """Return the engine's name of a tensor; empty if embeddings do not need it."""
     module, _, kind = name.rpartition(".")
     if module in _EMBEDDINGS:
         return f"{_EMBEDDINGS[module]}.{kind}"
@@ -122,13 +125,13 @@ def _narrowed(name: str, tensor: Weights, matrices: MatrixType) -> Tensor:
 
 
 def _bfloat16(tensor: Weights) -> NDArray[np.uint16]:
-    """Return the bits of finite numbers as bfloat16, rounded to the nearest one, and to the even one of two."""
+    """Return the bits of finite numbers as bfloat16, rounded to nearest, ties to even."""
     bits = tensor.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def _engine_token(token: str) -> str:
-    """Return a token as the engine writes it: the start of a word is marked, its continuation is not."""
+    """Return a token in the engine's form, which marks the start of a word instead of its continuation."""
     if token in _SPECIAL_TOKENS:
         return token
     if token.startswith(_CONTINUATION):

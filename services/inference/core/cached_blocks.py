@@ -1,15 +1,15 @@
-"""What the cache has of one owner's requests, in blocks of tokens, as numbered batches of changes that can be replayed.
+"""The cached blocks of one owner's requests, as numbered batches of changes that can be replayed.
 
-Theory of operation. A block is BLOCK_TOKENS tokens at a place in a sequence that is a multiple of them; what comes
-before it is its parent. Blocks have numbers instead of hashes, so that two never collide. `take` compares what the
-cache has now with what it had, and appends what changed to a history, which is bounded. A reader asks for the batches
-from a sequence number on. One that the history no longer reaches gets a snapshot instead: all blocks that there are.
+Theory of operation. A block is BLOCK_TOKENS tokens at a multiple of that length in a sequence; the block before it is
+its parent. Blocks have numbers instead of hashes, so that two never collide. `take` compares the cache now with the
+last look, and appends the changes to a bounded history. A reader requests the batches from a sequence number on. If the
+history no longer has that number, the reader gets a snapshot of all blocks instead.
 
 Invariants:
-    1. Replaying a snapshot and every batch after it gives the blocks that `take` saw last.
+    1. Replaying a snapshot and every batch after it gives the blocks of the last `take`.
     2. A parent comes before its children in a batch and in a snapshot, and has a lower number.
     3. Sequence numbers have no gaps; the parts of a snapshot end with the number of the last batch before them.
-    4. Tokens are told only if the owner sent them: those that all owners share are, where the owner's follow them.
+    4. Only tokens that the owner sent are reported. Shared tokens are reported if the owner's tokens follow them.
     5. The history names at most MAX_HISTORY blocks and batches; a batch or a part, at most MAX_BATCH_BLOCKS blocks.
 """
 
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from services.inference.core.scheduling.cells.cache_owners import owner_of, tokens_of
+from services.inference.core.scheduling.cache_owners import owner_of, tokens_of
 from services.inference.core.scheduling.prefix_tree import CachedRun
 
-BLOCK_TOKENS = 16  # what gateways for vLLM expect, unless they are told otherwise
+BLOCK_TOKENS = 16  # the default of gateways for vLLM
 MAX_BATCH_BLOCKS = 1024
 MAX_HISTORY = 8192
 _NO_BLOCK = 0
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CachedBlock:
-    """A block of tokens; `parent` is the number of the block before it, 0 for none."""
+    """A block of tokens; `parent` is the number of the block before it, 0 at the beginning of a sequence."""
 
     number: int
     parent: int
@@ -42,7 +42,7 @@ class CachedBlock:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """The place of a batch in a snapshot of `blocks` blocks, and how many batches that has."""
+    """The index of a batch in a snapshot of `count` batches and `blocks` blocks."""
 
     index: int
     count: int
@@ -51,12 +51,12 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What changed: everything is removed where `is_cleared`, then blocks are removed, then others stored.
+    """A batch of changes, applied in this order: clear all if `is_cleared`, remove blocks, store blocks.
 
     Attributes:
         sequence: The number of the batch.
-        time_s: When the change was seen, in seconds since 1970.
-        snapshot: Its place in a snapshot, if it is part of one.
+        time_s: When the change was noticed, in seconds since 1970.
+        snapshot: Its place in a snapshot, if it belongs to a snapshot.
     """
 
     sequence: int
@@ -68,7 +68,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """What it counts in the history."""
+        """Its share of the history's bound."""
         return 1 + len(self.stored) + len(self.removed)
 
 
@@ -76,8 +76,8 @@ class BlockLog:
     """The blocks of one owner and the history of their changes.
 
     Args:
-        sequence: The number before the first batch; at least the number of parts of any snapshot. Numbers that an
-            earlier log gave out should be lower, so that no reader takes this one for its continuation.
+        sequence: The number before the first batch; at least the number of parts of any snapshot. It should exceed
+            all numbers of an earlier log, so that no reader mistakes this log for its continuation.
         max_history: Bound of the history.
     """
 
@@ -95,8 +95,8 @@ class BlockLog:
         return sorted(self._blocks.values(), key=lambda block: block.number)
 
     def take(self, runs: Sequence[CachedRun], owner: int, time_s: float) -> None:
-        """Append what has changed, given all tokens that the cache has now."""
-        before, known = self._blocks, self._numbers
+        """Append the changes since the last call, given all cached tokens of now."""
+        before, last_number = self._blocks, self._numbers
         self._blocks = self._find(runs, owner)
         removed = sorted((block.number for key, block in before.items() if key not in self._blocks), reverse=True)
         if removed and not self._blocks:
@@ -104,11 +104,11 @@ class BlockLog:
             return
         for numbers in _parts(removed):
             self._append(time_s, removed=numbers)
-        for blocks in _parts(block for block in self._blocks.values() if block.number > known):
+        for blocks in _parts(block for block in self._blocks.values() if block.number > last_number):
             self._append(time_s, stored=blocks)
 
     def since(self, sequence: int, time_s: float) -> Sequence[Batch]:
-        """Return the batches from a sequence number on, or a snapshot of now where the history lacks one of them."""
+        """Return the batches from a sequence number on, or a snapshot of now if the history lacks any of them."""
         if not self.sequence - len(self._history) < sequence <= self.sequence + 1:
             return self._snapshot(time_s)
         return [batch for batch in self._history if batch.sequence >= sequence]
@@ -144,7 +144,7 @@ class BlockLog:
         ]
 
     def _find(self, runs: Sequence[CachedRun], owner: int) -> dict[tuple[int, tuple[int, ...]], CachedBlock]:
-        found: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
+        blocks: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
         ends: list[tuple[int, tuple[int, ...]]] = []  # of each run: its last whole block, and the keys after that
         for run, is_own in zip(runs, _are_own(runs, owner), strict=True):
             parent, keys = _NO_BLOCK, run.tokens
@@ -152,30 +152,30 @@ class BlockLog:
                 parent, rest = ends[run.parent]
                 keys = rest + keys
             if is_own:
-                for block in self._blocks_of(parent, keys, found):
+                for block in self._blocks_of(parent, keys, blocks):
                     parent = block.number
             ends.append((parent, keys[len(keys) - len(keys) % BLOCK_TOKENS :]))
-        return found
+        return blocks
 
     def _blocks_of(
-        self, parent: int, keys: tuple[int, ...], found: dict[tuple[int, tuple[int, ...]], CachedBlock]
+        self, parent: int, keys: tuple[int, ...], blocks: dict[tuple[int, tuple[int, ...]], CachedBlock]
     ) -> Iterator[CachedBlock]:
-        """Find or number the whole blocks of keys that follow a block."""
+        """Yield the whole blocks of keys after a parent block; new blocks get numbers. Adds them to `blocks`."""
         for start in range(0, len(keys) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             key = (parent, keys[start : start + BLOCK_TOKENS])
-            block = found.get(key) or self._blocks.get(key)
+            block = blocks.get(key) or self._blocks.get(key)
             if block is None:
                 self._numbers += 1
                 block = CachedBlock(self._numbers, parent, tokens_of(key[1]))
-            found[key] = block
+            blocks[key] = block
             parent = block.number
             yield block
 
 
 def _are_own(runs: Sequence[CachedRun], owner: int) -> list[bool]:
-    """Tell of each run whether the owner sent it: its last token is the owner's, or that of a run that continues it.
+    """Return for each run whether the owner sent it: the run, or a run that continues it, ends with an owner's token.
 
-    In a sequence, tokens that all owners share come first, then those of one owner.
+    In a sequence, shared tokens come first, then tokens of one owner.
     """
     own = [owner_of(run.tokens[-1]) == owner for run in runs]
     for index in range(len(runs) - 1, -1, -1):

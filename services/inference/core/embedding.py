@@ -1,7 +1,7 @@
 """Chooses the texts of each batch, and scales vectors to unit length.
 
-Texts of all requests share batches. A batch begins with the request that has had the fewest tokens so far, so that a
-short request need not wait for a long one. Every second batch begins with a text of the oldest request, so that new
+Texts of all requests share batches. A batch begins with the request with the fewest computed tokens so far, so that a
+short request need not wait for a long request. Every second batch begins with a text of the oldest request, so that new
 requests cannot starve it. The rest of the batch is filled with texts that fit, longest first.
 """
 
@@ -39,11 +39,11 @@ class _Pending:
 
 
 class TextQueue:
-    """The texts that wait to be computed.
+    """The pending texts of all requests.
 
     Args:
-        max_tokens: Most tokens of a batch; a longer text goes alone.
-        max_texts: Most texts of a batch.
+        max_tokens: Maximum tokens of a batch; a longer text goes alone.
+        max_texts: Maximum texts of a batch.
     """
 
     def __init__(self, *, max_tokens: int, max_texts: int) -> None:
@@ -59,7 +59,7 @@ class TextQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests of which no text has been taken yet; readable from any thread."""
+        """Number of requests without a computed text; readable from any thread."""
         return sum(request.taken_tokens == 0 for request in list(self._requests.values()))
 
     def add(self, texts: Sequence[Sequence[int]]) -> int:
@@ -74,7 +74,7 @@ class TextQueue:
         self._requests.pop(number, None)
 
     def take(self) -> list[Text]:
-        """Take out the next batch; empty without texts."""
+        """Remove and return the next batch; empty without texts."""
         batch: list[Text] = []
         if self._is_oldest_first and self._requests:
             batch.append(self._take_first(min(self._requests.values(), key=lambda request: request.number)))
@@ -107,7 +107,7 @@ class TextQueue:
 
 
 def unit_vectors(vectors: Vectors) -> Vectors:
-    """Return the rows at length 1; raises Internal (INFERENCE_ENGINE_ERROR) for a row without direction."""
+    """Scale rows to length 1; raises Internal (INFERENCE_ENGINE_ERROR) for a zero or infinite row."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not (np.isfinite(lengths).all() and lengths.all()):
         raise Internal("the model gave a vector without direction", code=ErrorCode.INFERENCE_ENGINE_ERROR)

@@ -14,7 +14,7 @@ DEFAULT_MAX_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is picked; the defaults are those of llama.cpp, and `given` names the fields of the caller."""
+    """How the next token is picked, by default as in llama.cpp; `given` names the fields that the caller has set."""
 
     temperature: float = 0.8
     top_p: float = 0.95
@@ -28,7 +28,7 @@ class Sampling:
 
 
 class ConstraintKind(StrEnum):
-    """How a decoder constraint is written."""
+    """The language of a decoder constraint."""
 
     SCHEMA = "schema"
     GBNF = "gbnf"
@@ -53,7 +53,7 @@ class ChatPrompt:
     tool_choice: ToolChoice = ToolChoice()
 
     def texts(self) -> Iterator[str]:
-        """Yield the texts that every template puts into the prompt."""
+        """Yield the texts that every template includes in the prompt."""
         for message in self.messages:
             yield message.content
             for call in message.tool_calls:
@@ -66,7 +66,7 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt that its caller has tokenized with the model's own tokenizer."""
+    """A prompt as tokens of the model's own tokenizer."""
 
     tokens: tuple[int, ...]
 
@@ -76,7 +76,7 @@ Prompt = ChatPrompt | TokenPrompt | str
 
 @dataclass(frozen=True, slots=True)
 class PromptPrefixes:
-    """A caller's keys of the beginnings of a prompt: one for each block of so many of the `prompt_bytes`, in order."""
+    """A caller's keys of the prefixes of a prompt, in order: one per `block_bytes` of the `prompt_bytes`."""
 
     keys: tuple[int, ...] = ()
     block_bytes: int = 1
@@ -87,7 +87,7 @@ NO_PREFIXES = PromptPrefixes()
 
 
 class ReasoningMode(StrEnum):
-    """Whether a reasoning model thinks before it answers."""
+    """Whether a reasoning model reasons before it answers."""
 
     AUTO = "AUTO"
     ON = "ON"
@@ -96,7 +96,7 @@ class ReasoningMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether a reasoning model thinks, and the most tokens it may think; 0 is no limit besides `max_tokens`."""
+    """Whether a model reasons, and its maximum tokens of reasoning; 0 is no limit besides `max_tokens`."""
 
     mode: ReasoningMode = ReasoningMode.AUTO
     max_tokens: int = 0
@@ -104,9 +104,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """One prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less.
+    """A prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less.
 
-    A token of `stop_tokens` ends the output like the model's own end. `reports_tokens` adds their tokens to the deltas.
+    A token of `stop_tokens` ends the output like the model's own end token. `reports_tokens` adds the tokens of deltas.
     The output begins with the `said_tokens`.
     """
 
@@ -159,7 +159,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ScoreBranch:
-    """An ending of a prompt, and the continuations to weigh after it."""
+    """An ending of a prompt, and the continuations to score after it."""
 
     ending: str
     continuations: tuple[str, ...]
@@ -179,7 +179,7 @@ class TokenLogprob:
 class Delta:
     """The next text of one candidate, in whole characters; `output_tokens` counts the candidate's tokens so far.
 
-    `tokens` has the next tokens where the request wants them. Their text may come with a later delta.
+    `tokens` has the next tokens if the request wants them. Their text may come with a later delta.
     """
 
     candidate_index: int

@@ -21,7 +21,7 @@ _TENSOR_TYPES = {"float32": 0, "float16": 1, "uint16": 30}
 def gguf_parts(metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
     """Yield the header of a file and then the data of each tensor.
 
-    The elements of a sequence in the metadata are of one type. Numbers have 32 bits.
+    Sequences in the metadata have elements of one type. Numbers have 32 bits.
     """
     header = [b"GGUF", struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
     header += [_text(key) + _value(value) for key, value in metadata.items()]

@@ -1,4 +1,4 @@
-"""Joins the tokens of a query and of a text to the one sequence that a cross-encoder reads."""
+"""Joins the tokens of a query and a text into the sequence that a cross-encoder reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPABILITY = SCORE_PAIRS
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """What a model wants around a query and a text.
+    """The tokens and white space that a model expects around a query and a text.
 
     Attributes:
         before: Tokens before the query.
@@ -34,13 +34,13 @@ class PairLayout:
 
     @property
     def size(self) -> int:
-        """The tokens that are neither of the query nor of the text."""
+        """Number of tokens besides the query and the text."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def check_query(self, query: Sequence[int], window: int) -> None:
-        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for a query that leaves texts too little of the window.
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for a query that leaves too little of the window to texts.
 
-        Half of the window is theirs; a window without room for one token of each is too small for the model.
+        Half of the window is reserved for the text, and at least one token.
         """
         limit = min(window // 2, window - self.size - 1)
         if len(query) > limit:
@@ -52,14 +52,14 @@ class PairLayout:
             )
 
     def join(self, query: Sequence[int], text: Sequence[int], window: int) -> list[int]:
-        """Return the sequence of a checked query and a text, of which the end is cut if it does not fit."""
+        """Return the sequence of a checked query and a text; a text that does not fit is truncated."""
         room = window - self.size - len(query)
         return [*self.before, *query, *self.between, *text[:room], *self.after]
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateParts:
-    """What a template has around a query and a text, and the white space that precedes each of the two."""
+    """The fixed parts of a template around a query and a text, and the white space before each of the two."""
 
     fixed: tuple[str, str, str]
     query_lead: str
@@ -67,7 +67,7 @@ class TemplateParts:
 
 
 def split_template(template: str) -> TemplateParts | None:
-    """Return the parts of a template around its {query} and {document}; None if it has not both, in this order."""
+    """Return the parts of a template around {query} and {document}; None if it lacks either, or this order."""
     before, query, rest = template.partition("{query}")
     between, document, after = rest.partition("{document}")
     if not (query and document):
@@ -77,7 +77,7 @@ def split_template(template: str) -> TemplateParts | None:
 
 
 def pair_scores(rows: Vectors) -> list[float]:
-    """Return the number of each row; raises Internal (INFERENCE_ENGINE_ERROR) for one that is not finite."""
+    """Return the score of each row; raises Internal (INFERENCE_ENGINE_ERROR) for a score that is not finite."""
     if not np.isfinite(rows).all():
         raise Internal("the model gave a score that is not a number", code=ErrorCode.INFERENCE_ENGINE_ERROR)
     return [float(score) for score in rows[:, 0]]

@@ -1,4 +1,4 @@
-"""Checks the values of a request before a model is used. Knows neither the wire nor a model."""
+"""Checks the values of a request before a model is used. Knows neither protos nor models."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def check_prompt(prompt: Prompt) -> None:
 
 
 def check_scored(prompt: Prompt) -> None:
-    """Raise InvalidRequest for a prompt whose continuations cannot be scored."""
+    """Raise InvalidRequest for a prompt with images, which Score cannot read."""
     check_prompt(prompt)
     if isinstance(prompt, ChatPrompt) and count_images(prompt.messages):
         raise InvalidRequest("Score reads text alone: leave the images out, or use Infer")
 
 
 def check_branches(prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], continuations: Sequence[str]) -> None:
-    """Raise InvalidRequest for branches beside continuations, or of a prompt that cannot have endings."""
+    """Raise InvalidRequest for branches beside continuations, or for a prompt that cannot have endings."""
     if not branches:
         return
     if continuations:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from smg_grpc_proto.generated import common_pb2 as pb
 
-from services.inference.app.watching.block_events import BlockEvents, BlockReport, EngineState
+from services.inference.app.block_events import BlockEvents, BlockReport, EngineState
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_BATCH_BLOCKS, Batch, CachedBlock
 
 _EVENTS = 2 * MAX_BATCH_BLOCKS  # more than a batch has
@@ -20,7 +20,7 @@ class KvEvents:
         self._events = events
 
     async def batches(self, sequence: int) -> AsyncGenerator[pb.KvEventBatch, None]:
-        """Yield the batches from a sequence number on; raises Overloaded when there are too many subscribers."""
+        """Yield the batches from a sequence number on; raises Overloaded for too many subscribers."""
         encoder = BatchEncoder()
         async with aclosing(self._events.reports(sequence)) as reports:
             async for report in reports:
@@ -34,7 +34,7 @@ class BatchEncoder:
         self._sample = 0
 
     def encode(self, report: BlockReport) -> pb.KvEventBatch:
-        """Return the batch of a report; without changes it has the load alone."""
+        """Return the batch of a report; without changes it has only the load."""
         self._sample += 1
         load = _load_to_proto(report, self._sample)
         if report.batch is None:
@@ -50,7 +50,7 @@ class BatchEncoder:
 
 
 def _numbered(batch: Batch) -> Iterator[pb.KvCacheEvent]:
-    """Yield the events of a batch; those of a snapshot have no numbers of their own."""
+    """Yield the events of a batch; events of a snapshot have no numbers."""
     for index, event in enumerate(_events(batch)):
         if batch.snapshot is None:
             event.event_id = batch.sequence * _EVENTS + index
@@ -70,7 +70,7 @@ def _events(batch: Batch) -> Iterator[pb.KvCacheEvent]:
 
 
 def _chains(blocks: Sequence[CachedBlock]) -> Iterator[list[CachedBlock]]:
-    """Yield runs of blocks of which each is the parent of the next."""
+    """Yield runs of blocks; in a run, each block is the parent of the next."""
     chain: list[CachedBlock] = []
     for block in blocks:
         if chain and block.parent != chain[-1].number:
@@ -116,6 +116,6 @@ def _load_to_proto(report: BlockReport, sample: int) -> pb.EngineLoad:
 
 
 def _active_ratio(state: EngineState) -> float:
-    """Return the share of the KV cache's cells that cannot be given up."""
+    """Return the share of the KV cache's cells that cannot be freed."""
     active_tokens = max(0, state.load.kv_used_tokens - state.idle_tokens)
     return active_tokens / max(1, state.load.kv_capacity_tokens)

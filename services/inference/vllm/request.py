@@ -1,4 +1,4 @@
-"""Decodes the requests of `vllm.grpc.engine`, and refuses by name what this service's engine cannot do."""
+"""Decodes the requests of `vllm.grpc.engine`, and refuses unsupported fields by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.grammar.engine_text import GrammarError, engine_text_of_values
-from services.inference.convert.request import value_if_set
+from services.inference.convert import value_if_set
 from services.inference.core.generation import (
     Constraint,
     ConstraintKind,
@@ -31,9 +31,8 @@ _ANY_OBJECT = Constraint(ConstraintKind.SCHEMA, '{"type":"object"}')
 def request_from_proto(request: pb.GenerateRequest) -> InferenceRequest:
     """Decode a request; its deltas will have tokens.
 
-    Raises InvalidRequest without a prompt, for a field that asks for something this service does not do, and
-    (CONSTRAINT_GRAMMAR_INVALID) for an empty choice. Fields that only say how a gateway turns tokens into text have no
-    effect here: the answer is tokens.
+    Raises InvalidRequest without a prompt, for an unsupported field, and (CONSTRAINT_GRAMMAR_INVALID) for an empty
+    choice. Fields for the gateway's detokenization have no effect, because the answer is tokens.
     """
     params = request.sampling_params
     _refuse_fields(request, _UNSUPPORTED, "")
@@ -72,7 +71,7 @@ def _prompt_of(request: pb.GenerateRequest) -> Prompt:
 
 
 def _sampling_of(params: pb.SamplingParams) -> Sampling:
-    """Decode sampling; a zero means that the field is not set wherever vLLM reads it so, and gets vLLM's default."""
+    """Decode sampling; zero is unset for the fields where vLLM treats it so, and gets vLLM's default."""
     temperature = value_if_set(params, "temperature")
     if temperature is None:
         temperature = 1.0

@@ -30,8 +30,8 @@ class ResponseEncoder:
 
     Args:
         candidate_count: Number of candidates.
-        streams: Whether tokens are sent as they come; the last message of a candidate has all of them anyway, and all
-            log-probabilities where they have not been sent before.
+        streams: Whether tokens are sent as they arrive. The last message of a candidate always has all tokens, and
+            without streaming all log-probabilities.
     """
 
     def __init__(self, *, candidate_count: int, streams: bool) -> None:
@@ -94,7 +94,7 @@ class ResponseEncoder:
 
 
 def load_to_proto(load: Load) -> pb.SchedulerLoad:
-    """Encode how busy the service is."""
+    """Encode the load of the service."""
     return pb.SchedulerLoad(
         num_running_reqs=load.running_sequences,
         num_waiting_reqs=load.queued_requests,
@@ -110,9 +110,9 @@ def _logprobs_to_proto(logprobs: Sequence[TokenLogprob]) -> pb.OutputLogProbs | 
     if not logprobs:
         return None
     return pb.OutputLogProbs(
-        token_logprobs=[known.logprob for known in logprobs],
-        token_ids=[known.token for known in logprobs],
-        top_logprobs=[_top_to_proto(known.top) for known in logprobs],
+        token_logprobs=[entry.logprob for entry in logprobs],
+        token_ids=[entry.token for entry in logprobs],
+        top_logprobs=[_top_to_proto(entry.top) for entry in logprobs],
     )
 
 

@@ -1,4 +1,4 @@
-"""The requests that run, by the ids that their callers gave them, so that a caller can abort its own."""
+"""The running requests by their callers' ids, so that a caller can abort its own requests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_ABORTED = 1024
 
 
 class RunningRequest:
-    """A request that can be aborted while its next event is waited for."""
+    """A request that can be aborted while it waits for its next event."""
 
     def __init__(self) -> None:
         self.is_aborted = False
         self._limit: asyncio.Timeout | None = None
 
     def abort(self) -> None:
-        """Give no more events, and cancel the wait for one."""
+        """End the events, and cancel the wait for the next event."""
         if self.is_aborted:
             return
         self.is_aborted = True
@@ -45,7 +45,7 @@ class RunningRequest:
 
 
 class RunningRequests:
-    """The requests of all callers. A caller reaches those of its own tenant alone."""
+    """The running requests of all callers; a caller can only abort requests of its own tenant."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str], RunningRequest] = {}
@@ -55,9 +55,9 @@ class RunningRequests:
 
     @contextmanager
     def running(self, request_id: str) -> Iterator[RunningRequest]:
-        """Keep a request of the current caller while it runs.
+        """Register a request of the current caller inside the block.
 
-        Raises InvalidRequest for an id that is empty or too long, and Conflict for one that runs already.
+        Raises InvalidRequest for an empty or too long id, and Conflict for the id of a running request.
         """
         if not 0 < len(request_id.encode()) <= MAX_ID_BYTES:
             raise InvalidRequest(
@@ -73,7 +73,7 @@ class RunningRequests:
             del self._requests[key]
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Abort requests of the current caller; an id that does not run is ignored, because it may have ended.
+        """Abort requests of the current caller; ignores unknown ids, because their requests may have ended.
 
         Raises InvalidRequest for too many ids.
         """

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,21 +18,26 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc as rpc
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Unsupported
+from pagantic_common.rpc.access.gate import Guard
+from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.telemetry.clock import SystemClock
+from services.inference.app.block_events import BlockEvents
 from services.inference.app.generation import Generation
 from services.inference.app.models import Models
+from services.inference.app.replica_watch import ReplicaWatch
 from services.inference.core.generation import InferenceRequest
 from services.inference.core.request_check import check_request
 from services.inference.vllm.events import KvEvents
 from services.inference.vllm.request import request_from_proto
 from services.inference.vllm.response import ResponseEncoder, load_to_proto
 from services.inference.vllm.running import RunningRequest, RunningRequests
-from services.inference.vllm.tokenizer_bundle import chunks_of
+from services.inference.vllm.tokenizer_bundle import bundle_tokenizer, chunks_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Generate": Scope.EXECUTE,
@@ -57,7 +63,7 @@ class VllmEngineServicer:
         models: The models of this service.
         clock: Time for the age of the service.
         tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them; empty is none.
-        events: What the cache has, for callers that choose among replicas; None does not tell them.
+        events: The events of the cache, for callers that choose among replicas; None refuses them.
     """
 
     def __init__(
@@ -140,7 +146,7 @@ class VllmEngineServicer:
                 "GetLoads and route by the prefixes that were sent"
             )
         async with self._models.use("") as served:
-            served.generates()  # raises where another engine serves the default model: its cache is unknown here
+            served.generates()  # raises for a remote default model: its cache is unknown here
         async with aclosing(self._events.batches(request.start_sequence_number)) as batches:
             async for batch in batches:
                 yield batch
@@ -174,7 +180,7 @@ class VllmEngineServicer:
 
     @asynccontextmanager
     async def _generation(self) -> AsyncIterator[Generation]:
-        """Keep the default model in use; raises InvalidRequest (CONFIG_NO_ENGINE) if another engine serves it."""
+        """Use the default model inside the block; raises InvalidRequest (CONFIG_NO_ENGINE) if it is remote."""
         async with self._models.use("") as served:
             yield served.generates()
 
@@ -182,7 +188,7 @@ class VllmEngineServicer:
 async def _responses(
     generation: Generation, request: InferenceRequest, running: RunningRequest, *, streams: bool
 ) -> AsyncGenerator[pb.GenerateResponse, None]:
-    """Yield the responses of one request, and its last ones also when it is aborted."""
+    """Yield the responses of one request, including the last responses after an abort."""
     generation.check_candidate_count(request.candidate_count)
     encoder = ResponseEncoder(candidate_count=request.candidate_count, streams=streams)
     async with aclosing(generation.infer(request)) as events:
@@ -192,3 +198,21 @@ async def _responses(
     if running.is_aborted:
         for response in encoder.encode_abort():
             yield response
+
+
+def make_registration(
+    models: Models, watch: ReplicaWatch, guard: Guard, *, tokenizer_folder: str, has_events: bool
+) -> Registration:
+    """Return the registration; it serves the tokenizer in `tokenizer_folder` and, with `has_events`, cache events.
+
+    Raises InvalidRequest for a tokenizer that cannot be served.
+    """
+    clock = SystemClock()
+    bundle = b""
+    if tokenizer_folder:
+        bundle = bundle_tokenizer(Path(tokenizer_folder))
+    events = None
+    if has_events:
+        events = KvEvents(BlockEvents(models, watch, clock))
+    servicer = VllmEngineServicer(models, clock=clock, tokenizer_bundle=bundle, events=events)
+    return Registration(SERVICE_NAME, servicer.add_to, SCOPES, guard)

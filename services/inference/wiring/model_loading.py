@@ -1,13 +1,16 @@
-"""Loads the models of the settings, with the engine options that hold at that time."""
+"""The models of MODEL_PATH and MODELS: their files, their specs, and how each is loaded with the current tuning."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.inference.adapters.conversion.embedding_model import (
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.messages import ModelInfo
+from pagantic_common.telemetry.clock import SystemClock
+from services.inference.adapters.conversion import (
     ALIAS,
     SIZE_BYTES,
     converted_model,
@@ -15,34 +18,107 @@ from services.inference.adapters.conversion.embedding_model import (
     is_installed,
 )
 from services.inference.adapters.llama.cache import MAX_SEQUENCES, EngineOptions
-from services.inference.adapters.llama.embedder import EmbedderOptions, embedder_kind
-from services.inference.adapters.model_file import check_digest, describe_model, digest_of
+from services.inference.adapters.llama.embedder import (
+    EmbedderOptions,
+    LlamaCppCrossEncoder,
+    LlamaCppEmbedder,
+    embedder_kind,
+)
+from services.inference.adapters.model_file import check_digest, describe_model, digest_of, draft_model_bytes
 from services.inference.app.models import ModelSpec, ServedModel
-from services.inference.app.storing.submission import ModelStorage
-from services.inference.core.tuning.choosing import Tuning
+from services.inference.app.pooling import EmbedderLoop, Embedding, PairScoring
+from services.inference.app.prefix_storage import ModelStorage
+from services.inference.core import pairs
+from services.inference.core.tuning import Tuning
+from services.inference.ports import TextEmbedder
 from services.inference.settings import BUNDLED, InferenceSettings
-from services.inference.wiring.model_files import files_of
-from services.inference.wiring.workers import AllWorkers
-from services.inference.wiring.workloads.pooling import load_pooled
-from services.inference.wiring.workloads.text_generation import load_generation
+from services.inference.wiring.text_generation import AllWorkers, load_generation
 
 IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files of a model.
+
+    Attributes:
+        given: The file of the settings, which may have an expected hash.
+        loaded: The file that the engine loads: the given file, or a conversion of it.
+        projector: The file of the image encoder, if the model has an encoder.
+        draft: The file of the draft model, if the model has a draft model.
+    """
+
+    given: Path
+    loaded: Path
+    projector: Path | None = None
+    draft: Path | None = None
+
+    @property
+    def from_settings(self) -> list[Path]:
+        """The files that the settings name."""
+        return [path for path in (self.given, self.projector, self.draft) if path is not None]
+
+    @property
+    def size_bytes(self) -> int:
+        """Total bytes of the loaded files.
+
+        Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file of the draft model is missing.
+        """
+        size_bytes = self.loaded.stat().st_size
+        if self.projector is not None:
+            size_bytes += self.projector.stat().st_size
+        if self.draft is not None:
+            size_bytes += draft_model_bytes(self.draft)
+        return size_bytes
+
+
+def files_of(settings: InferenceSettings, own: Path | None) -> dict[str, ModelFiles]:
+    """Return the files by alias: first `own`, the file of MODEL_PATH, then the files of MODELS in their order.
+
+    Raises InvalidRequest if MODEL_SHA256 names another alias.
+    """
+    files: dict[str, ModelFiles] = {}
+    if own is not None:
+        projector, draft = (
+            Path(path) if path else None for path in (settings.projector_path, settings.draft_model_path)
+        )
+        files[settings.model_name or own.stem] = ModelFiles(own, own, projector, draft)
+    files |= {alias: ModelFiles(Path(path), Path(path)) for alias, path in settings.models.items()}
+    if unknown := sorted(set(settings.model_sha256) - set(files)):
+        aliases = ", ".join(map(repr, files))
+        raise InvalidRequest(f"MODEL_SHA256 names {', '.join(map(repr, unknown))}: the models are {aliases}")
+    return files
+
+
+async def load_pooled(
+    path: Path, info: ModelInfo, settings: InferenceSettings, options: EmbedderOptions
+) -> Embedding | PairScoring:
+    """Load an embedding model or a cross-encoder, with its own batch loop."""
+    if pairs.CAPABILITY in info.capabilities:
+        cross_encoder = await asyncio.to_thread(LlamaCppCrossEncoder, path, info, options)
+        return PairScoring(_loop_of(cross_encoder, settings), cross_encoder.pair_layout)
+    embedder = await asyncio.to_thread(LlamaCppEmbedder, path, info, options)
+    return Embedding(_loop_of(embedder, settings))
+
+
+def _loop_of(embedder: TextEmbedder, settings: InferenceSettings) -> EmbedderLoop:
+    return EmbedderLoop(embedder, queue_capacity=settings.queue_capacity, clock=SystemClock())
 
 
 class ModelLoader:
     """Loads models by their specs.
 
     Args:
-        settings: The models.
-        own: The file of the model that is loaded at the start; None for none.
+        settings: The settings of the models.
+        own: The file of MODEL_PATH; None without such a model.
         workers: Try constraints, and decode images.
-        storage_of: Returns the store of a model's prefixes, by what tells its files from others; None for none.
-        convert: Returns the file to load for a text model of `own`, whose hash was checked; None loads `own`.
+        storage_of: Returns the prefix storage of a model by the digest of its files; None stores no prefixes.
+        convert: Returns the file to load for a text model in `own`, whose hash was checked; None loads `own`.
 
     Attributes:
         specs: The models of MODEL_PATH and MODELS, in this order.
-        own_file: The file that the engine loads for the model of MODEL_PATH; None without one.
-        bundled: The bundled embedding model, where it is served.
+        own_file: The file that the engine loads for MODEL_PATH; None without such a model.
+        bundled: The bundled embedding model, if it is served.
     """
 
     def __init__(
@@ -63,29 +139,25 @@ class ModelLoader:
         self.own_file = own
         self.specs = [self._describe(alias) for alias in self._files]
         if own is not None and convert is not None and not embedder_kind(self.specs[0].info):
-            self._load_own_from(convert(own))
+            self.own_file = convert(own)
+            alias = self.specs[0].info.name
+            self._files[alias] = replace(self._files[alias], loaded=self.own_file)
+            self.specs[0] = replace(self.specs[0], memory_bytes=self._files[alias].size_bytes)
         self.bundled: list[ModelSpec] = []
-        taken = {*self._files, *settings.remotes, *settings.routes}
-        if settings.embedding_model == BUNDLED and ALIAS not in taken and is_installed():
+        aliases = {*self._files, *settings.remotes, *settings.routes}
+        if settings.embedding_model == BUNDLED and ALIAS not in aliases and is_installed():
             info = describe_embedding_model(context_tokens=settings.context_tokens)
             self.bundled.append(ModelSpec(info, SIZE_BYTES))
 
     @property
     def given_files(self) -> list[Path]:
-        """The files of all models that the settings name."""
+        """All model files that the settings name."""
         return [path for files in self._files.values() for path in files.from_settings]
 
     def _describe(self, alias: str) -> ModelSpec:
         files, context_tokens = self._files[alias], self._settings.context_tokens
         info = describe_model(files.given, alias=alias, context_tokens=context_tokens, projector=files.projector)
         return ModelSpec(info, files.size_bytes)
-
-    def _load_own_from(self, file: Path) -> None:
-        """Let the engine load another file for the first model."""
-        alias = self.specs[0].info.name
-        self.own_file = file
-        self._files[alias] = replace(self._files[alias], loaded=file)
-        self.specs[0] = replace(self.specs[0], memory_bytes=self._files[alias].size_bytes)
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""
@@ -118,7 +190,7 @@ class ModelLoader:
         return self._files[alias].loaded
 
     async def load(self, spec: ModelSpec) -> ServedModel:
-        """Load a model; its file must be the expected one still."""
+        """Load a model; checks the hash of its file again."""
         path = await asyncio.to_thread(self._file_of, spec.info.name)
         if embedder_kind(spec.info):
             options = EmbedderOptions.like(self._options)

@@ -1,29 +1,36 @@
-"""Opens the inference service: its models, its tuner and its servicers."""
+"""Opens the inference service: stores and workers, models, tuner, and the registrations of the server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from pagantic_common.models.folder import serving
 from pagantic_common.rpc.access.registration import Registration
-from services.inference.settings import InferenceSettings
-from services.inference.wiring.all_models import make_models
-from services.inference.wiring.load_metrics import report_load
+from pagantic_common.telemetry.logging import get_logger
+from services.inference.adapters.machine import CpuClock, core_count, spare_cores
+from services.inference.adapters.openmp import SpinSwitch
+from services.inference.adapters.prompts.prefix_folder import PrefixFolder
+from services.inference.app.prefix_storage import BlockStorage, ModelStorage
+from services.inference.core.tuning import SpinRule
+from services.inference.settings import AUTO, MIB, InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.own_model.tuning import open_tuner
-from services.inference.wiring.own_model.untuned import open_untuned
-from services.inference.wiring.own_model.weights import own_weights
-from services.inference.wiring.prefix_storage import open_storage
-from services.inference.wiring.registrations import make_registrations
-from services.inference.wiring.workers import open_workers
+from services.inference.wiring.own_model import open_tuner, own_weights
+from services.inference.wiring.remote_models import make_models
+from services.inference.wiring.server import make_registrations, open_untuned, report_load, report_storage
+from services.inference.wiring.text_generation import open_workers
+
+READING_S = 0.5
+
+log = get_logger(__name__)
 
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterator[Sequence[Registration]]:
-    """Load the service's own model, if it has one, and yield the registrations; close everything at the end."""
+    """Load the model of MODEL_PATH, in the file `own`, and yield the registrations; close everything at the end."""
     async with open_storage(settings) as storage_of, open_workers(settings) as workers:
         loader = ModelLoader(settings, own, workers, storage_of, partial(own_weights, settings))
         models = make_models(settings, loader)
@@ -34,3 +41,56 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
         with serving(loader.given_files):
             async with tuning as tuner:
                 yield make_registrations(settings, models, tuner)
+
+
+@asynccontextmanager
+async def open_storage(settings: InferenceSettings) -> AsyncIterator[Callable[[str], ModelStorage] | None]:
+    """Open PREFIX_FOLDER; yield a function from a model's digest to its storage, or None without a folder.
+
+    Raises PreconditionFailed for a folder that cannot be used.
+    """
+    if not settings.prefix_folder:
+        yield None
+        return
+    folder = Path(settings.prefix_folder)
+    storage = BlockStorage(await asyncio.to_thread(PrefixFolder, folder, settings.prefix_folder_mib * MIB))
+    report_storage(storage.counts)
+    try:
+        yield partial(ModelStorage, storage)
+    finally:
+        await asyncio.to_thread(storage.close)
+
+
+@asynccontextmanager
+async def open_spinning(settings: InferenceSettings) -> AsyncIterator[None]:
+    """Let idle engine threads spin long while other processes leave the cores alone; a set SPIN_COUNT stays fixed."""
+    if settings.spin_count != AUTO:
+        yield
+        return
+    try:
+        switch = SpinSwitch()
+    except OSError as error:
+        log.info("the engine's threads spin as OpenMP has it", because=str(error))
+        yield
+        return
+    threads = core_count() if settings.threads == AUTO else settings.threads
+    following = asyncio.create_task(_follow(switch, spare_cores(threads)))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        switch.set_long(True)  # this ends the sleeping team of threads
+
+
+async def _follow(switch: SpinSwitch, spare: int) -> None:
+    """Switch the spin count by the load until cancelled; an error ends only this task, not the service."""
+    rule = SpinRule()
+    try:
+        switch.set_long(False)
+        while True:
+            clock = CpuClock.read()
+            await asyncio.sleep(READING_S)
+            switch.set_long(rule.is_long(clock.others_cores() - spare))
+    except Exception:
+        log.exception("the spinning of threads no longer follows the load")

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
-from services.inference.adapters.conversion.embedding_model import ALIAS, VOCABULARY
+from services.inference.adapters.conversion import ALIAS, VOCABULARY
 from tests.bench import cranfield
 from tests.bench.ours import running_service
 from tests.support.cross_encoder import write_cross_encoder

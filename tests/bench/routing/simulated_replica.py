@@ -12,7 +12,7 @@ from services.inference.core.decoding.sampling import Choices, Logits
 from services.inference.core.generation import FinishReason
 from services.inference.core.scheduling.batching import Limits, Plan, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Finished, Prompted
-from services.inference.core.scheduling.cells.cache_owners import cache_keys
+from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 from services.orchestrator.core.routing.replicas import Load
 

@@ -24,7 +24,7 @@ def main() -> None:
     from services.inference.adapters.llama.cache import EngineOptions  # noqa: PLC0415
     from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415
     from services.inference.core.scheduling.batch import Slice  # noqa: PLC0415
-    from services.inference.core.tuning.choosing import untuned, with_given  # noqa: PLC0415
+    from services.inference.core.tuning import untuned, with_given  # noqa: PLC0415
     from tests.bench.served_file import served_file  # noqa: PLC0415
 
     settings = InferenceSettings()

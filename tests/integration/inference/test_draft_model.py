@@ -5,10 +5,10 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.core.generation import InferenceRequest, Sampling
-from services.inference.core.tuning.choosing import untuned
+from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.text_generation import AllWorkers
 from tests.support.fixed_drafts import FixedDepth
 from tests.support.tiny_gemma import TOKENS, write_tiny_gemma
 

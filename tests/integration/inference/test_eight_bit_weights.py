@@ -7,7 +7,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
-from services.inference.adapters.conversion.eight_bit_weights import eight_bit_file
+from services.inference.adapters.conversion import eight_bit_file
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
@@ -15,8 +15,8 @@ from services.inference.adapters.llama.weights import uses_amx
 from services.inference.core.decoding.sampling import log_probabilities
 from services.inference.core.scheduling.batch import Slice
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.own_model import weights as choosing
-from services.inference.wiring.own_model.weights import own_weights
+from services.inference.wiring import own_model
+from services.inference.wiring.own_model import own_weights
 from tests.support.needs import AMX, skip_without
 
 TEXT = "A lighthouse keeper writes a letter to the harbour master about the storm of last night."
@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def processor_without_amx(monkeypatch):
-    monkeypatch.setattr(choosing, "uses_amx", lambda: False)
+    monkeypatch.setattr(own_model, "uses_amx", lambda: False)
 
 
 def weights(path=None, **settings):
@@ -80,7 +80,7 @@ def test_the_file_is_loaded_as_it_is(cache, settings):
 
 
 def test_with_amx_the_bundled_model_is_converted_only_if_asked(cache, monkeypatch):
-    monkeypatch.setattr(choosing, "uses_amx", lambda: True)
+    monkeypatch.setattr(own_model, "uses_amx", lambda: True)
     assert weights() == find_default_model()
     assert not cache.exists()
     assert weights(weights="q8_0").is_relative_to(cache)

@@ -27,9 +27,8 @@ from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
-from services.inference.app.pooling.embedder_loop import EmbedderLoop
-from services.inference.app.pooling.embedding import Embedding
-from services.inference.app.watching.watchdog import wait_until_broken
+from services.inference.app.pooling import EmbedderLoop, Embedding
+from services.inference.app.replica_watch import wait_until_broken
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.pooled_app import Gate, embedding_over, load_with, models_over

@@ -14,8 +14,8 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Preconditio
 from pagantic_common.models.digest import sha256_of
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.testing.server import serving
-from services.inference.adapters.conversion import embedding_model
-from services.inference.adapters.conversion.embedding_model import (
+from services.inference.adapters import conversion
+from services.inference.adapters.conversion import (
     ALIAS,
     SIZE_BYTES,
     converted_model,
@@ -26,7 +26,7 @@ from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.tiny_bert import write_tiny_bert
 
-CONVERT = "from services.inference.adapters.conversion.embedding_model import converted_model; print(converted_model())"
+CONVERT = "from services.inference.adapters.conversion import converted_model; print(converted_model())"
 MIB = 1024 * 1024
 
 
@@ -110,7 +110,7 @@ async def test_a_deployment_may_leave_it_out():
 
 
 async def test_without_its_package_the_service_starts_and_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(embedding_model, "PACKAGE", "no-package-of-this-name")
+    monkeypatch.setattr(conversion, "PACKAGE", "no-package-of-this-name")
     async with service() as stub:
         assert ALIAS not in await aliases(stub)
         for model in ("", ALIAS):
@@ -164,8 +164,8 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_other_weights_are_not_converted(monkeypatch, cache):
-    other = BundledFile(embedding_model.PACKAGE, "model.safetensors", "0" * 64)
-    monkeypatch.setattr(embedding_model, "WEIGHTS", other)
+    other = BundledFile(conversion.PACKAGE, "model.safetensors", "0" * 64)
+    monkeypatch.setattr(conversion, "WEIGHTS", other)
     with pytest.raises(PreconditionFailed, match=r"'model.safetensors' in package .* not the expected one") as refused:
         converted_model()
     assert refused.value.code is ErrorCode.CONFIG_NO_ENGINE
@@ -173,7 +173,7 @@ def test_other_weights_are_not_converted(monkeypatch, cache):
 
 
 def test_a_conversion_with_another_result_leaves_nothing(monkeypatch, cache):
-    monkeypatch.setattr(embedding_model, "HEADS", 6)
+    monkeypatch.setattr(conversion, "HEADS", 6)
     with pytest.raises(PreconditionFailed, match="has the SHA-256"):
         converted_model()
     assert list(cache.iterdir()) == []

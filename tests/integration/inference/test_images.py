@@ -26,11 +26,11 @@ from services.inference.adapters.llama.weights import load_model
 from services.inference.adapters.prompts.image_decoding import decode_image
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
 from services.inference.adapters.prompts.mtmd_encoder import MtmdEncoder
-from services.inference.core.tuning.choosing import Tuning
+from services.inference.core.tuning import Tuning
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.all_models import make_models
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers, open_image_workers
+from services.inference.wiring.remote_models import make_models
+from services.inference.wiring.text_generation import AllWorkers, open_image_workers
 from tests.support.sample_images import GIF, OTHER_GIF, PNG, sample_image
 from tests.support.tiny_gemma import write_tiny_gemma
 from tests.support.tiny_projector import IMAGE_TOKENS, write_tiny_projector

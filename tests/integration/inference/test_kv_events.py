@@ -18,10 +18,10 @@ from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
+from services.inference.app import block_events, replica_watch
+from services.inference.app.block_events import BlockEvents
 from services.inference.app.models import Models, ModelSpec
-from services.inference.app.watching import block_events, replica_watch
-from services.inference.app.watching.block_events import BlockEvents
-from services.inference.app.watching.replica_watch import ReplicaWatch
+from services.inference.app.replica_watch import ReplicaWatch
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_HISTORY
 from services.inference.core.generation import ChatPrompt, InferenceRequest
 from services.inference.vllm.events import BatchEncoder, KvEvents

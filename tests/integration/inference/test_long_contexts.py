@@ -12,10 +12,10 @@ from services.inference.adapters.llama import cache
 from services.inference.adapters.llama.cache import EngineOptions
 from services.inference.adapters.llama.engine import LlamaCppEngine
 from services.inference.core.generation import InferenceRequest, Sampling
-from services.inference.core.tuning.choosing import untuned
+from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.text_generation import AllWorkers
 from tests.support.tiny_gemma import write_tiny_gemma
 
 TRAINED = 512

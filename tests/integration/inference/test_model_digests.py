@@ -10,7 +10,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.model_file import check_digest
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.text_generation import AllWorkers
 
 OTHER = "0" * 64
 

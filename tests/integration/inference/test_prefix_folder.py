@@ -18,14 +18,13 @@ from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters import model_file
 from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.prompts.prefix_folder import PrefixFolder
-from services.inference.app.storing.block_storage import BlockStorage
-from services.inference.app.storing.submission import ModelStorage
+from services.inference.app.prefix_storage import BlockStorage, ModelStorage
 from services.inference.core.generation import ChatPrompt, Completed, Delta, InferenceRequest, Sampling
-from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS
-from services.inference.core.tuning.choosing import Tuning
+from services.inference.core.scheduling.stored_blocks import BLOCK_TOKENS
+from services.inference.core.tuning import Tuning
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.text_generation import AllWorkers
 from tests.support.replicas import Replicas
 
 SYSTEM = " ".join(

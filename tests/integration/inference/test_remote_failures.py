@@ -19,7 +19,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.inference.adapters.remote.transport import MAX_EVENT_BYTES
-from services.inference.app.watching.watchdog import wait_until_broken
+from services.inference.app.replica_watch import wait_until_broken
 from tests.support.engine_server import (
     DONE,
     Hold,
@@ -256,7 +256,7 @@ async def test_calls_beyond_the_limit_wait_and_beyond_the_queue_are_refused(engi
 
 
 async def test_an_engine_that_never_closes_its_stream_does_not_hold_back_the_answer(engine, stub_of, monkeypatch):
-    monkeypatch.setattr("services.inference.app.remote.generation.COUNTS_PATIENCE_S", 0.1)
+    monkeypatch.setattr("services.inference.app.remote.COUNTS_PATIENCE_S", 0.1)
     stub = await stub_of(models_of({"big": remote(engine.url)}))
     engine.script = [choice(content="a"), choice(finish_reason="stop"), Hold()]
     events = await ask(stub)

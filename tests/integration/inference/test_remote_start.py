@@ -6,9 +6,9 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Preconditio
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.inference.adapters.default_model import find_default_model
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.all_models import make_models
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.remote_models import make_models
+from services.inference.wiring.text_generation import AllWorkers
 from tests.support.remote_app import remote
 
 FAR = {"far": remote("https://engine.example/v1")}
@@ -46,7 +46,7 @@ def test_a_remote_model_may_stand_for_the_bundled_one():
     ("settings", "wrong"),
     [
         ({"default_model": "fra"}, "DEFAULT_MODEL is 'fra': the models are 'own', 'far'"),
-        ({"remotes": {"own": FAR["far"]}}, "alias 'own' of REMOTES or ROUTES is that of a model here"),
+        ({"remotes": {"own": FAR["far"]}}, "alias 'own' of REMOTES or ROUTES is the alias of a local model"),
         ({"routes": {"best": {"models": ["fra"]}}}, "route 'best' names model 'fra'"),
     ],
 )

@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import Cancelled, ErrorCode, Internal, Unavai
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from services.inference.app.models import Models, ModelSpec
-from services.inference.app.watching.watchdog import wait_until_broken
+from services.inference.app.replica_watch import wait_until_broken
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Delta, InferenceRequest
 from tests.support.inference_app import generation_over, served

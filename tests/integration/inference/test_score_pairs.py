@@ -20,9 +20,8 @@ from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_embedder import ScriptedEmbedder
 from pagantic_common.testing.server import serving
-from services.inference.adapters.conversion.embedding_model import EPSILON, HEADS
-from services.inference.app.pooling.embedder_loop import EmbedderLoop
-from services.inference.app.pooling.pair_scoring import PairScoring
+from services.inference.adapters.conversion import EPSILON, HEADS
+from services.inference.app.pooling import EmbedderLoop, PairScoring
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.service import open_app
 from tests.support.bert_forward import BertClassifier

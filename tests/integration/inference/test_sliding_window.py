@@ -14,10 +14,10 @@ from services.inference.app.engine_loop import EngineLoop
 from services.inference.core.generation import InferenceRequest, Sampling
 from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.batching import Limits
-from services.inference.core.tuning.choosing import untuned
+from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
 from services.inference.wiring.model_loading import ModelLoader
-from services.inference.wiring.workers import AllWorkers
+from services.inference.wiring.text_generation import AllWorkers
 from tests.support.tiny_gemma import HEAD_DIMENSIONS, LAYERS, TOKENS, WINDOW, write_tiny_gemma
 
 PROMPT = [index * 7 % TOKENS for index in range(8 * WINDOW)]

@@ -11,12 +11,11 @@ from pagantic_common.domain.errors import Internal, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.memory_prefix_store import MemoryPrefixStore
 from pagantic_common.testing.scripted_engine import ScriptedEngine
+from services.inference.app import prefix_storage
+from services.inference.app.prefix_storage import MAX_WAITING, BlockStorage, ModelStorage
 from services.inference.app.scoring import score_continuations
-from services.inference.app.storing import submission
-from services.inference.app.storing.block_storage import MAX_WAITING, BlockStorage
-from services.inference.app.storing.submission import ModelStorage
 from services.inference.core.generation import Completed, Delta, InferenceRequest
-from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS
+from services.inference.core.scheduling.stored_blocks import BLOCK_TOKENS
 from tests.support.inference_app import computed, generation_over
 
 WINDOW = 2048
@@ -297,7 +296,7 @@ async def test_cells_that_the_engine_cannot_copy_are_not_stored(replica_of):
 
 
 async def test_a_store_that_was_slow_is_read_again_after_some_time(replica_of, store, monkeypatch):
-    monkeypatch.setattr(submission, "REST_S", 0.1)
+    monkeypatch.setattr(prefix_storage, "REST_S", 0.1)
     stuck = StuckStore()
     stuck.blocks = store.blocks
     replica = replica_of(stuck, read_s=0.05)

@@ -15,7 +15,7 @@ from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine
 from pagantic_common.testing.server import serving
 from services.inference.app.models import Models, ModelSpec
-from services.inference.app.watching.replica_watch import MAX_WATCHERS, ReplicaWatch
+from services.inference.app.replica_watch import MAX_WATCHERS, ReplicaWatch
 from tests.support.inference_app import generation_over, registration_of, served
 
 BLOCK = 16

@@ -6,15 +6,14 @@ from itertools import takewhile
 import numpy as np
 
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.stepping.cell_operations import apply_operation
+from services.inference.app.cell_operations import apply_operation
 from services.inference.core.decoding.output import SampledOutput
 from services.inference.core.generation import Sampling
 from services.inference.core.scheduling.batching import Limits, Scheduler
 from services.inference.core.scheduling.branches import DecodeRequest, Ended, Failed, Finished, Progress
-from services.inference.core.scheduling.cells.saving import Saving
-from services.inference.core.scheduling.cells.stored_blocks import name_blocks, root_of
 from services.inference.core.scheduling.drafting import PromptLookup
 from services.inference.core.scheduling.prefix_tree import PrefixTree
+from services.inference.core.scheduling.stored_blocks import Saving, name_blocks, root_of
 
 ROOT = root_of("the scripted engine")
 WARM = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from services.inference.core.tuning.attention import StepKind, StepLoad, kind_of
+from services.inference.core.tuning import StepKind, StepLoad, kind_of
 
 
 def test_a_step_is_named_by_what_its_attention_visits():

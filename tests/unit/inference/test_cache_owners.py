@@ -3,10 +3,10 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from services.inference.core.prompts.shared_prompts import SharedPrompts
+from services.inference.core.prompts import SharedPrompts
 from services.inference.core.scheduling.branches import Prompted
-from services.inference.core.scheduling.cells.cache_owners import SHARED_OWNER, CacheOwners
-from services.inference.core.scheduling.cells.parked_prefixes import common_length
+from services.inference.core.scheduling.cache_owners import SHARED_OWNER, CacheOwners
+from services.inference.core.scheduling.parked_prefixes import common_length
 from tests.support.examples import examples
 from tests.unit.inference.batching_model import Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, play

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.inference.app.watching.block_events import BlockReport, EngineState
+from services.inference.app.block_events import BlockReport, EngineState
 from services.inference.app.workload import Load
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_BATCH_BLOCKS, BlockLog
-from services.inference.core.scheduling.cells.cache_owners import SHARED_OWNER, cache_keys
+from services.inference.core.scheduling.cache_owners import SHARED_OWNER, cache_keys
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.vllm.events import BatchEncoder
 from tests.support.block_index import BlockIndex

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.inference.core.generation import PromptPrefixes
+from services.inference.core.scheduling.batching import CachedPrompts
 from services.inference.core.scheduling.branches import Finished
-from services.inference.core.scheduling.cached_prompts import CachedPrompts
-from services.inference.core.scheduling.cells.cache_owners import cache_keys
+from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 from tests.unit.inference.batching_model import Bench
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.inference.core.prompts.control_text import ControlTextGuard
+from services.inference.core.prompts import ControlTextGuard
 
 CONTROLS = ["<|im_start|>", "<|im_end|>", "<|im", "<s>"]
 PIECES = st.lists(st.sampled_from([*CONTROLS, "a", " ", "\ue000", "\ue001", "0", "é"]), max_size=12).map("".join)

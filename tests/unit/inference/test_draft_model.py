@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from pagantic_common.domain.errors import Internal
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
-from services.inference.app.stepping.draft_engine import CacheLimits, DraftEngine
+from services.inference.app.draft_engine import CacheLimits, DraftEngine
 from services.inference.core.decoding.images import IMAGE_TOKEN
 from services.inference.core.scheduling.branches import Failed, Finished
-from services.inference.core.scheduling.drafts.worth import MeasuredWorth
+from services.inference.core.scheduling.draft_worth import MeasuredWorth
 from tests.support.examples import examples
 from tests.support.fixed_drafts import FixedDepth
 from tests.unit.inference.batching_model import Bench

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from services.inference.core.scheduling.draft_worth import MAX_DEPTH, MeasuredWorth, Standing, StepShape
 from services.inference.core.scheduling.drafting import StepCosts
-from services.inference.core.scheduling.drafts.worth import MAX_DEPTH, MeasuredWorth, Standing, StepShape
 
 PROMPT = 40
 ANSWER = 150

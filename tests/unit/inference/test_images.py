@@ -20,8 +20,8 @@ from pagantic_common.telemetry.scope import work_scope
 from pagantic_common.testing.scripted_engine import ScriptedEngine, random_logits
 from services.inference.adapters.prompts.image_decoding import MAX_RATIO, MAX_SIDE_PIXELS, decode_image
 from services.inference.adapters.prompts.jinja_chat_template import JinjaChatTemplate
-from services.inference.app.preparing.images import MAX_WAITING, ImagePreparation
-from services.inference.app.preparing.prompt_tokens import PromptTokenizer
+from services.inference.app.preparation import MAX_WAITING_IMAGES, ImagePreparation
+from services.inference.app.prepared_request import PromptTokenizer
 from services.inference.core.decoding.images import (
     IMAGE_TOKEN,
     DecodedImage,
@@ -33,7 +33,7 @@ from services.inference.core.decoding.images import (
 )
 from services.inference.core.generation import ChatPrompt
 from services.inference.core.scheduling.branches import Prompted
-from services.inference.core.scheduling.cells.cache_owners import CacheOwners
+from services.inference.core.scheduling.cache_owners import CacheOwners
 from tests.support.examples import examples
 from tests.support.sample_images import GIF, PNG, sample_image
 from tests.unit.inference.batching_model import Bench
@@ -270,10 +270,10 @@ async def test_more_images_than_may_wait_are_refused():
         return await decode_name(image)
 
     prepared = preparation(Encoder(), decode)
-    waiting = [asyncio.create_task(prepared.encode(named(bytes([number])))) for number in range(MAX_WAITING)]
+    waiting = [asyncio.create_task(prepared.encode(named(bytes([number])))) for number in range(MAX_WAITING_IMAGES)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match=f"{MAX_WAITING} images wait"):
+    with pytest.raises(Overloaded, match=f"{MAX_WAITING_IMAGES} images wait"):
         await prepared.encode(named(b"one more"))
     go_on.set()
     await asyncio.gather(*waiting)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.inference.core.answers.json_scan import JsonScan
+from services.inference.core.answers.answer_text import JsonScan
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text('ab"\\{}[],: \n'),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.inference.app.stepping.draft_engine import CacheLimits
-from services.inference.core.tuning.choosing import untuned
+from services.inference.app.draft_engine import CacheLimits
+from services.inference.core.tuning import untuned
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.workloads.kept_cells import cache_limits
+from services.inference.wiring.text_generation import cache_limits
 
 MIB = 1024 * 1024
 

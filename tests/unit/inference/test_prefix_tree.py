@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.inference.core.scheduling.cells.operations import Adopt, CopyPrefix, Drop, Park, Truncate, Unpark
+from services.inference.core.scheduling.operations import Adopt, CopyPrefix, Drop, Park, Truncate, Unpark
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 from tests.support.examples import examples
 

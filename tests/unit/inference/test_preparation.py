@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, Unavailable
-from services.inference.app.preparing.preparation import THREADS, Preparation
+from services.inference.app.preparation import THREADS, Preparation
 
 
 class SlowTokenizer:

@@ -94,7 +94,7 @@ def test_what_steps_of_prompts_cost_says_nothing_of_others_where_they_take_turns
     bench.submit([97] * 200, max_tokens=4)
     bench.run()
     assert max(sizes_of(bench)) == 64
-    assert max(bench.scheduler.costs._known) <= 16
+    assert max(bench.scheduler.costs._seconds) <= 16
 
 
 def test_what_a_preempted_request_computes_again_may_take_large_steps():

@@ -16,7 +16,7 @@ STEPS = st.lists(
 def test_the_invariants_hold_for_every_course_of_events(count, hedge_after_s, steps):
     now_s = 0.0
     race = Race(count, hedge_after_s).begin(now_s)
-    assert (race.asked, race.running) == (1, frozenset({0}))
+    assert (race.started, race.running) == (1, frozenset({0}))
     is_refused = False
     for kind, number, passed_s in steps:
         if race.is_lost:
@@ -27,24 +27,24 @@ def test_the_invariants_hold_for_every_course_of_events(count, hedge_after_s, st
         position = running[number % len(running)]
         if kind == "tick":
             race = race.at(now_s)
-            assert race.asked == before.asked or before.next_at_s <= now_s
+            assert race.started == before.started or before.next_at_s <= now_s
         else:
             race = race.after_failure(position, now_s, may_others_succeed=kind == "fail")
             assert position not in race.running
-        assert before.asked <= race.asked <= min(count, before.asked + 1)  # 1 and 2
-        assert race.running - before.running == frozenset(range(before.asked, race.asked))  # 1
+        assert before.started <= race.started <= min(count, before.started + 1)  # 1 and 2
+        assert race.running - before.running == frozenset(range(before.started, race.started))  # 1
         if kind == "refuse":
             is_refused = True
-            assert race.asked == before.asked  # 3
-        if kind == "fail" and before.asked < count:
-            assert race.asked == before.asked + 1
+            assert race.started == before.started  # 3
+        if kind == "fail" and before.started < count:
+            assert race.started == before.started + 1
         assert race.is_lost == (not race.running)  # 4
         if race.next_at_s < math.inf:
             assert hedge_after_s is not None
-            assert race.asked < count
+            assert race.started < count
             assert race.running
     if race.is_lost:
-        assert race.asked == count or is_refused
+        assert race.started == count or is_refused
 
 
 def test_without_hedging_nobody_is_asked_for_silence():
@@ -54,11 +54,11 @@ def test_without_hedging_nobody_is_asked_for_silence():
 
 def test_each_silence_asks_one_more_model():
     race = Race(3, 1.0).begin(0.0)
-    assert race.at(0.9).asked == 1
+    assert race.at(0.9).started == 1
     race = race.at(1.0)
-    assert (race.asked, race.next_at_s) == (2, 2.0)
+    assert (race.started, race.next_at_s) == (2, 2.0)
     race = race.at(5.0)
-    assert (race.asked, race.next_at_s) == (3, math.inf)
+    assert (race.started, race.next_at_s) == (3, math.inf)
     assert race.at(99.0) == race
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from pagantic_common.testing.scripted_engine import ByteVocabulary
 from services.inference.core.answers.dialect import VERBATIM, Dialect
-from services.inference.core.answers.reasoning import with_reasoning
-from services.inference.core.decoding.reasoning_phase import ReasoningMatcher
+from services.inference.core.answers.reasoning import ReasoningMatcher, with_reasoning
 from services.inference.core.generation import Reasoning, ReasoningMode
 from tests.unit.inference.test_reasoning_phase import OnlyDigits
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pagantic_common.testing.scripted_engine import ByteVocabulary
-from services.inference.core.decoding.reasoning_phase import ReasoningFormat, ReasoningMatcher
+from services.inference.core.answers.reasoning import ReasoningFormat, ReasoningMatcher
 
 OPEN = ord("<")
 CLOSING = b"</t>"

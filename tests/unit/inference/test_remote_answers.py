@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.ids import is_id
 from services.inference.core.generation import CandidateEnd, Completed, Delta, FinishReason
-from services.inference.core.remote.answers import ChoicePiece, Chunk, Counts, RemoteAnswers
-from services.inference.core.remote.calls import MAX_CALLS, CallPiece
+from services.inference.core.remote.answers import MAX_CALLS, CallPiece, ChoicePiece, Chunk, Counts, RemoteAnswers
 
 TOOLS = ("stock", "mail")
 PIECES = st.builds(

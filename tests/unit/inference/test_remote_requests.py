@@ -24,11 +24,15 @@ from services.inference.core.generation import (
     Sampling,
     TokenPrompt,
 )
-from services.inference.core.remote.estimate import estimate_prompt, estimate_text
-from services.inference.core.remote.requests import RemoteModel, inference_request
-from services.inference.core.remote.schemas import schema_of
+from services.inference.core.remote.requests import (
+    RemoteModel,
+    estimate_prompt,
+    estimate_text,
+    inference_request,
+    schema_of,
+)
 from services.inference.settings import InferenceSettings
-from services.inference.wiring.remote import endpoint_of
+from services.inference.wiring.remote_models import endpoint_of
 
 MODEL = RemoteModel(ModelInfo("big", 1000), "org/Big")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

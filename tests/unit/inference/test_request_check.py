@@ -6,7 +6,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest
-from services.inference.convert.request import chat_prompt_from_proto, request_from_proto, sampling_from_proto
+from services.inference.convert import chat_prompt_from_proto, request_from_proto, sampling_from_proto
 from services.inference.core.request_check import check_prompt, check_request, check_sampling
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.spans import recording_spans
-from services.inference.app.answering.request_times import RequestTimes
+from services.inference.app.answer_stream import RequestTimes
 
 
 def _seated():
-    return RequestTimes(came_s=0.0, queued_s=1.0, seated_s=2.0, prompted_s=3.0)
+    return RequestTimes(started_s=0.0, queued_s=1.0, seated_s=2.0, prompted_s=3.0)
 
 
 def _leave(times, error):

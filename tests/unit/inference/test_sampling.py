@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pagantic.inference.v1 import generation_pb2
 from pagantic_common.domain.errors import InvalidRequest
-from services.inference.convert.request import sampling_from_proto
+from services.inference.convert import sampling_from_proto
 from services.inference.core.decoding.sampling import adjust_logits, log_probabilities, rank_tokens
 from services.inference.core.generation import Sampling
 from services.inference.core.request_check import check_sampling

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.inference.core.tuning.choosing import BUSY_CORES
-from services.inference.core.tuning.spinning import QUIET_READINGS, SpinRule
+from services.inference.core.tuning import BUSY_CORES, QUIET_READINGS, SpinRule
 
 QUIET, BUSY = BUSY_CORES, BUSY_CORES + 0.01
 

@@ -3,12 +3,20 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from services.inference.core.scheduling import stored_blocks
 from services.inference.core.scheduling.branches import Finished, Prompted
-from services.inference.core.scheduling.cells import saving as saving_module
-from services.inference.core.scheduling.cells.operations import Adopt, Drop, Save
-from services.inference.core.scheduling.cells.parked_prefixes import common_length
-from services.inference.core.scheduling.cells.saving import MAX_PENDING, RENEW_S, SAVES_PER_STEP, Saving
-from services.inference.core.scheduling.cells.stored_blocks import BLOCK_TOKENS, BlockNames, name_blocks, root_of
+from services.inference.core.scheduling.operations import Adopt, Drop, Save
+from services.inference.core.scheduling.parked_prefixes import common_length
+from services.inference.core.scheduling.stored_blocks import (
+    BLOCK_TOKENS,
+    MAX_PENDING,
+    RENEW_S,
+    SAVES_PER_STEP,
+    BlockNames,
+    Saving,
+    name_blocks,
+    root_of,
+)
 from tests.support.examples import examples
 from tests.unit.inference.batching_model import ROOT, Bench
 from tests.unit.inference.test_batching import BENCHES, REQUESTS, play
@@ -105,7 +113,7 @@ def test_what_waits_and_what_is_known_is_bounded():
 
 
 def test_a_prompt_that_comes_once_is_not_stored_and_one_that_comes_again_is(monkeypatch):
-    monkeypatch.setattr(saving_module, "RENEW_S", 5.0)
+    monkeypatch.setattr(stored_blocks, "RENEW_S", 5.0)
     bench = Bench(block=8, idle=200)
     bench.submit(PROMPT)
     bench.run()

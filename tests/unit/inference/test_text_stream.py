@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.inference.core.decoding.text_stream import TextStream
+from services.inference.core.decoding.output import TextStream
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:

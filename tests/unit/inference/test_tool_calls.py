@@ -4,8 +4,13 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
-from services.inference.core.prompts.chat import plain_messages, template_messages, template_tools
-from services.inference.core.prompts.tool_calls import call_schema, offered_tools
+from services.inference.core.prompts import (
+    call_schema,
+    offered_tools,
+    plain_messages,
+    template_messages,
+    template_tools,
+)
 
 CLOCK = ToolDefinition("clock", "Tells the time.", '{"type":"object","properties":{"zone":{"type":"string"}}}')
 MATHS = ToolDefinition("maths", "Calculates.", '{"type":"object"}')

@@ -9,7 +9,7 @@ import structlog
 from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.testing.clock import FakeClock
 from services.inference.app.tuning import MAX_DISTURBED, Pace, Tuner, TuningState
-from services.inference.core.tuning.choosing import MAX_ROUNDS, MIN_ROUNDS, Round, untuned
+from services.inference.core.tuning import MAX_ROUNDS, MIN_ROUNDS, Round, untuned
 from services.inference.ports import MeasuringFailed
 from tests.unit.inference.test_tuning import BUSY, QUIET, scaled
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given
 
-from services.inference.core.tuning.choosing import (
+from services.inference.core.tuning import (
     BUSY_CORES,
     CLOSE,
     FREE_S,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import Overloaded
-from services.inference.app.remote.turns import Turns
+from services.inference.app.remote import Turns
 from tests.support.examples import examples
 
 

@@ -1,1 +1,1 @@
-"""llama.cpp behind the ports: models, tokens, the engine of texts, and those of embeddings and pairs."""
+"""llama.cpp behind the ports: models, tokens, and the engines of texts, embeddings and pairs."""

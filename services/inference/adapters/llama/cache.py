@@ -1,4 +1,4 @@
-"""How a model is loaded, and the KV cache that this makes: its cells and their memory."""
+"""The options of a loaded model, and the cells and memory of its KV cache."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from services.inference.adapters.llama.weights import read_metadata
 from services.inference.adapters.machine import free_memory_bytes
 
 BITS_16 = "f16"
-MAX_SEQUENCES = 255  # the limit of llama.cpp is 256; one is where cells pass through on their way in and out
-MAX_SCORES_BYTES = 256 * 1024 * 1024  # most memory for the larger batches of prompts
+MAX_SEQUENCES = 255  # llama.cpp allows 256; one is the passage for cells on their way in and out
+MAX_SCORES_BYTES = 256 * 1024 * 1024  # maximum memory of scores for the larger batches of prompts
 LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
 _NUMBER_BYTES = {BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
 _SHARED_SCALE = 32
@@ -23,11 +23,11 @@ _SCORE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How the model is loaded.
+    """How a model is loaded.
 
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window and
-    otherwise at least that window. Keys and values are f16 or q8_0; without flash attention, values are f16 whatever is
-    asked for. A batch of prompts alone may have `prompt_steps` times `batch_tokens`.
+    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window; fewer
+    cells than the window are raised to it. Keys and values are f16 or q8_0; without flash attention, values are always
+    f16. A batch of prompts alone may have `prompt_steps` times `batch_tokens`.
     """
 
     context_tokens: int = 4096
@@ -44,14 +44,14 @@ class EngineOptions:
 
     @property
     def cell_types(self) -> tuple[str, str]:
-        """The types of keys and of values; llama.cpp has values of 8 bits with flash attention alone."""
+        """The types of keys and of values; llama.cpp has values of 8 bits only with flash attention."""
         if self.flash_attention:
             return self.key_type, self.value_type
         return self.key_type, BITS_16
 
 
 class CacheShape:
-    """The KV cache that a model has with any options."""
+    """The KV cache of a model by its options."""
 
     def __init__(self, model: llama_cpp.llama_model_p, path: Path, *, context_window: int) -> None:
         self._model = model
@@ -59,7 +59,7 @@ class CacheShape:
         self._window = context_window
 
     def check(self, options: EngineOptions) -> None:
-        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for a model or a cache that the engine cannot have."""
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for an unsupported model or cache."""
         self._check_kind()
         if {options.key_type, options.value_type} != {BITS_16}:
             self._check_small_numbers()
@@ -77,16 +77,16 @@ class CacheShape:
         return int(heads * bytes_of_head)
 
     def prompt_batch_tokens(self, options: EngineOptions, batch_tokens: int) -> int:
-        """Return the most tokens of a batch of prompts.
+        """Return the maximum tokens of a batch of prompts.
 
-        Without flash attention, llama.cpp has room for the scores of all cells, for each token of the largest batch.
+        Without flash attention, llama.cpp allocates the scores of all cells for each token of the largest batch.
         """
         cells = self.cells(options)
-        most = min(options.prompt_steps * batch_tokens, cells)
+        limit = min(options.prompt_steps * batch_tokens, cells)
         if not options.flash_attention:
             scores_bytes = cells * llama_cpp.llama_model_n_head(self._model) * _SCORE_BYTES
-            most = min(most, MAX_SCORES_BYTES // scores_bytes)
-        return max(batch_tokens, most)
+            limit = min(limit, MAX_SCORES_BYTES // scores_bytes)
+        return max(batch_tokens, limit)
 
     def _check_kind(self) -> None:
         if llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model):
@@ -113,9 +113,9 @@ class CacheShape:
             )
 
     def _check_memory(self, options: EngineOptions) -> None:
-        """Raise PreconditionFailed for a cache that the memory of this machine cannot hold.
+        """Raise PreconditionFailed for a cache beyond the free memory of this machine.
 
-        The system would end this service, or another one. What a GPU holds is not counted.
+        Otherwise the system might kill this service, or another process. Memory of a GPU is not counted.
         """
         cells = self.cells(options)
         needed, free = cells * self.bytes_per_token(options), free_memory_bytes()
@@ -132,7 +132,7 @@ class CacheShape:
 
     @property
     def _widths(self) -> list[int]:
-        """Numbers in the key, and in the value, of a head."""
+        """The sizes of the key and of the value of a head."""
         model = self._model
         usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
         given = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]

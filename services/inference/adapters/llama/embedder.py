@@ -24,7 +24,7 @@ from services.inference.core.embedding import Vectors
 from services.inference.core.pairs import PairLayout, split_template
 from services.inference.core.scheduling.batch import Slice
 
-_TEMPLATE = b"rerank"  # the name of the template that joins a pair, in files that have one
+_TEMPLATE = b"rerank"  # the name of a file's template that joins a pair
 _YES_AND_NO = 2  # the outputs of a Qwen3 reranker
 _NO_TOKEN = llama_cpp.LLAMA_TOKEN_NULL
 _LEAST_PROBABILITY = np.finfo(np.float32).tiny
@@ -32,10 +32,10 @@ _LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True, slots=True)
 class EmbedderOptions:
-    """How the model is loaded.
+    """How a model is loaded.
 
     Several texts of one batch have at most `batch_tokens` together; a longer text, up to the window, goes alone.
-    `pooling` replaces the model's own. `threads` 0 is the number of cores, `gpu_layers` -1 is all layers.
+    `pooling` overrides the model's pooling. `threads` 0 is the number of cores, `gpu_layers` -1 is all layers.
     """
 
     context_tokens: int = 4096
@@ -58,9 +58,9 @@ class EmbedderOptions:
 
 
 class _Context:
-    """A context of a model that pools, for batches of up to some tokens.
+    """A context of a model that pools, for batches of at most `tokens` tokens.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) if its memory cannot be had.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if memory is short.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class _Context:
 
 
 class LlamaCppEmbedder:
-    """A loaded GGUF model that pools a text into one vector; close it to free its memory."""
+    """A loaded GGUF model that pools a text into a vector; close it to free its memory."""
 
     poolings: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
@@ -138,17 +138,17 @@ class LlamaCppEmbedder:
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of several texts in one `embed`."""
+        """Maximum tokens of several texts in one `embed`."""
         return self._options.batch_tokens
 
     @property
     def max_batch_texts(self) -> int:
-        """Most texts of one `embed`."""
+        """Maximum texts of one `embed`."""
         return self._options.max_texts
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text in one token."""
+        """Maximum bytes of text in one token."""
         return self._tokenizer.longest_token_bytes
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -165,7 +165,7 @@ class LlamaCppEmbedder:
         try:
             return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
         finally:
-            release_threads()  # Their number would make the threads of other models spin briefly.
+            release_threads()  # otherwise their number makes the threads of other models spin briefly
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
@@ -174,15 +174,15 @@ class LlamaCppEmbedder:
         llama_cpp.llama_model_free(self._model)
 
     def _name_pooling(self, path: Path) -> str:
-        """Return the model's pooling; raises PreconditionFailed (CONFIG_NO_ENGINE) for one of another purpose."""
+        """Return the model's pooling; raises PreconditionFailed (CONFIG_NO_ENGINE) for an unsuitable pooling."""
         pooling = self.poolings.get(self._contexts[0].pooling, "")
         if not pooling:
             raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
         return pooling
 
     def _open_contexts(self, path: Path, window: int, options: EmbedderOptions) -> None:
-        """Make the context for all batches, and on a CPU one more for small ones."""
-        # Flash attention pays on a CPU, unlike for decoding: full batches are nearly twice as fast, in less memory.
+        """Open the context for all batches, and on a CPU another context for small batches."""
+        # Unlike for decoding, flash attention pays on a CPU: full batches are nearly twice as fast, in less memory.
         auto, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         tokens = max(window, options.batch_tokens)
         self._contexts.append(_Context(self._model, path, tokens, options, flash_attention=auto))
@@ -193,8 +193,8 @@ class LlamaCppEmbedder:
 class LlamaCppCrossEncoder(LlamaCppEmbedder):
     """A loaded GGUF model whose classification head gives a score for a query and a text.
 
-    The engine adds the vector of the first token type to all tokens, also to those of the text. A model that was
-    trained with a second type for the text is less exact here than where it was trained.
+    The engine adds the vector of the first token type to all tokens, including the text's. A model that was trained
+    with a second type for the text is therefore less exact here than in its original framework.
     """
 
     poolings: ClassVar[Mapping[int, str]] = MappingProxyType({llama_cpp.LLAMA_POOLING_TYPE_RANK: "rank"})
@@ -211,16 +211,16 @@ class LlamaCppCrossEncoder(LlamaCppEmbedder):
             raise
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """Return the score of each sequence of a query and a text, in order, in a row of its own."""
+        """Return a row with the score of each sequence, in order."""
         rows = super().embed(texts)
         if self._dimensions == 1:
             return rows
-        # The engine has made probabilities of the two outputs; the logarithm of their ratio is the score.
+        # The engine returns the two outputs as probabilities; the logarithm of their ratio is the score.
         logarithms = np.log(np.maximum(rows, _LEAST_PROBABILITY))
         return cast("Vectors", logarithms[:, :1] - logarithms[:, 1:])
 
     def _check_outputs(self) -> None:
-        """Raise PreconditionFailed for a head of several outputs, except the yes and no of a Qwen3 reranker."""
+        """Raise PreconditionFailed for a head with several outputs, except the yes and no of a Qwen3 reranker."""
         architecture = read_metadata(self._model, "general.architecture")
         if self._dimensions == 1 or (self._dimensions == _YES_AND_NO and architecture.startswith("qwen3")):
             return
@@ -230,7 +230,7 @@ class LlamaCppCrossEncoder(LlamaCppEmbedder):
         )
 
     def _read_layout(self) -> PairLayout:
-        """Return how the model joins a pair: by its file's template, or by the special tokens of its vocabulary."""
+        """Return the layout of a pair by the file's template, or by the special tokens of the vocabulary."""
         template = llama_cpp.llama_model_chat_template(self._model, _TEMPLATE)
         if not template:
             return self._special_layout()

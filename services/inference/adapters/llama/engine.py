@@ -20,7 +20,7 @@ from services.inference.adapters.llama.tokenizer import LlamaTokenizer, LlamaVoc
 from services.inference.adapters.llama.weights import TILE_TOKENS, load_model
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.batch import Slice
-from services.inference.core.scheduling.cells.operations import Cells
+from services.inference.core.scheduling.operations import Cells
 from services.inference.ports import KvCacheFullError
 
 _KV_FULL = 1  # llama_decode found no cells and changed nothing
@@ -58,13 +58,13 @@ class LlamaCppEngine:
         self._vocabulary = LlamaVocabulary(self._tokenizer)
 
     def beside(self, options: EngineOptions) -> LlamaCppEngine:
-        """Return another context over the same weights, which must be closed first."""
+        """Return another context over the same weights; close it before this engine."""
         return LlamaCppEngine(self._path, self._info, options, weights=self._model)
 
     def retune(self, **changes: Any) -> None:
         """Run with other options from now on; the cache is empty afterwards. Only while nothing is decoded.
 
-        Raises PreconditionFailed when memory is short, and then runs as before.
+        Raises PreconditionFailed if memory is short, and keeps the old options.
         """
         before = self._options
         llama_cpp.llama_free(self._context)
@@ -122,7 +122,7 @@ class LlamaCppEngine:
 
     @property
     def weights(self) -> llama_cpp.llama_model_p:
-        """The loaded model, for an image encoder, which must be closed first."""
+        """The loaded model, for an image encoder; close the encoder before this engine."""
         return self._model
 
     @property
@@ -132,20 +132,20 @@ class LlamaCppEngine:
 
     @property
     def max_batch_tokens(self) -> int:
-        """Most tokens of one `decode`, whatever rows it wants."""
+        """Maximum tokens of one `decode`, with any number of rows."""
         return self._max_batch_tokens
 
     @property
     def max_prompt_batch_tokens(self) -> int:
-        """Most tokens of one `decode` that wants at most one row of each slice."""
+        """Maximum tokens of one `decode` with at most one row per slice."""
         return self._max_prompt_batch_tokens
 
     @property
     def mixes_steps(self) -> bool:
-        """Whether outputs and prompts in one `decode` take no longer than in two.
+        """Whether outputs and prompts take no longer in one `decode` than in two.
 
-        With flash attention on a CPU they do: few rows are computed one by one, which is slow for prompts, and many in
-        tiles, in which each row visits the cells of all sequences.
+        With flash attention on a CPU they take longer: few rows are computed one by one, which is slow for prompts, and
+        many rows in tiles, in which each row visits the cells of all sequences.
         """
         return not self._has_tiles
 
@@ -166,11 +166,11 @@ class LlamaCppEngine:
 
     @property
     def cell_format(self) -> str:
-        """What decides the cells of given tokens beside the model's file; empty if a part of a copy cannot be used."""
+        """All options, besides the model's file, that decide the cells of tokens; empty if copies cannot be cut."""
         if self._has_window:
-            return ""  # a copy of a sequence has only the window before its end, and is wrong for anything shorter
+            return ""  # a copy has only the window before the sequence's end, and is wrong for a shorter sequence
         key_type, value_type = self._options.cell_types
-        # Without flash attention, values lie in columns. Some models turn keys by the size of the context.
+        # Without flash attention, values are stored in columns. Some models rotate keys by the size of the context.
         return (
             f"llama-cpp-python {llama_cpp.__version__}, states {llama_cpp.LLAMA_STATE_SEQ_VERSION}, "
             f"flash attention {self._options.flash_attention}, keys {key_type}, values {value_type}, "
@@ -179,14 +179,14 @@ class LlamaCppEngine:
 
     @property
     def chat_template(self) -> str:
-        """The model's chat template; empty when it has none."""
+        """The model's chat template; empty without a template."""
         template = llama_cpp.llama_model_chat_template(self._model, None)
         if not template:
             return ""
         return str(template.decode("utf-8", "replace"))
 
     def special_text(self, token: int) -> str:
-        """Return the text of a control token; empty for a negative id, which stands for no token."""
+        """Return the text of a control token; empty for a negative id, which means no token."""
         if token < 0:
             return ""
         return self._tokenizer.render(token, with_special=True).decode("utf-8", "replace")
@@ -203,7 +203,7 @@ class LlamaCppEngine:
 
     @property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text in one token."""
+        """Maximum bytes of text in one token."""
         return self._tokenizer.longest_token_bytes
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -234,7 +234,7 @@ class LlamaCppEngine:
         return self._logits(rows)
 
     def _logits(self, rows: int) -> Logits:
-        """Return llama.cpp's rows of logits where they lie; the array over them is made only when they have moved."""
+        """Return llama.cpp's rows of logits in place; reuses the array over them until they move."""
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.addressof(pointer.contents)
         if (address, rows) != self._logits_at:
@@ -243,7 +243,7 @@ class LlamaCppEngine:
         return self._logits_there
 
     def _decode_images(self, slices: Sequence[Slice]) -> int:
-        """Decode embeddings, which llama.cpp takes in a batch of their own; return its code, 0 without any."""
+        """Decode embeddings in a batch of their own, as llama.cpp requires; return its code, 0 without embeddings."""
         if all(part.embeddings is None for part in slices):
             return 0
         if self._image_batch is None:
@@ -253,7 +253,7 @@ class LlamaCppEngine:
         return self._run(self._image_batch)
 
     def _run(self, filled: TokenBatch) -> int:
-        """Decode a batch and return llama.cpp's code, 0 for an empty one."""
+        """Decode a batch and return llama.cpp's code; 0 for an empty batch."""
         if not filled.batch.n_tokens:
             return 0
         return int(llama_cpp.llama_decode(self._context, filled.batch))
@@ -268,8 +268,8 @@ class LlamaCppEngine:
     def _hold_twice(self, sequence_id: int, start: int) -> None:
         """Let a second sequence hold the cells of a sequence from position `start` on.
 
-        llama.cpp gives away a cell that only one sequence holds once that sequence's window has passed it. A sequence
-        that is cut, or shares a part of it, needs the cell still.
+        llama.cpp frees a cell of a single sequence once that sequence's window has passed it. After a truncation, or
+        for a sequence that shares a part, the cell is still needed.
         """
         second = self._second(sequence_id)
         llama_cpp.llama_memory_seq_rm(self._memory, second, start, -1)
@@ -290,11 +290,11 @@ class LlamaCppEngine:
         return cells
 
     def adopt(self, key: int, cells: Cells) -> None:
-        """Keep what `copy_out` gave."""
+        """Keep the result of a `copy_out`."""
         self._parked[key] = cells
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Append the cells of a key to a sequence that ends where they begin, and cut it to `length` tokens."""
+        """Append the cells of a key to a sequence that ends at their start, and cut it to `length` tokens."""
         cells = self._parked[key]
         pointer = cells.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if not llama_cpp.llama_state_seq_set_data(self._context, pointer, cells.size, self._passage):

@@ -12,9 +12,9 @@ from services.inference.core.scheduling.batch import Slice
 
 
 class TokenBatch:
-    """A llama_batch over our own arrays, which are filled without a call per token.
+    """A llama_batch over arrays of our own, filled without a call per token.
 
-    With `dimensions` it takes embeddings of images in place of tokens; it leaves out slices of the other kind.
+    With `dimensions` it takes embeddings of images instead of tokens; it skips slices of the other kind.
     """
 
     def __init__(self, capacity: int, dimensions: int = 0) -> None:

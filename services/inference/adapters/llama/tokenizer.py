@@ -14,12 +14,12 @@ import llama_cpp
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
 from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
 
-# llama.cpp decomposes text for WordPiece models, but keeps only the first letter of a Hangul syllable.
+# llama.cpp decomposes text for WordPiece models, but drops all letters of a Hangul syllable except the first.
 _HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
 _MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
-# The time that llama.cpp takes for a text grows with the square of the markers in it.
+# llama.cpp's time for a text grows with the square of the number of its markers.
 _MARKERS_AT_ONCE = 32
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -38,7 +38,7 @@ class LlamaTokenizer:
 
     @cached_property
     def longest_token_bytes(self) -> int:
-        """Most bytes of text in one token, an unknown word included."""
+        """Maximum bytes of text in one token, including an unknown word."""
         return max(_UNKNOWN_WORD_BYTES, *(len(self.render(token, with_special=True)) for token in range(self.size)))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -61,43 +61,43 @@ class LlamaTokenizer:
         return list(tokens[:count])
 
     def _cut(self, text: str, *, adds_special: bool, parses_special: bool) -> list[str]:
-        """Return the parts of a text, each with few markers; they have the tokens of the whole text.
+        """Cut a text into parts with few markers each; together they give the tokens of the whole text.
 
-        A part begins with a marker, because no token reaches across the beginning of one.
+        Each part begins with a marker, because no token crosses the beginning of a marker.
         """
         if not self._may_cut or (adds_special and llama_cpp.llama_vocab_get_add_eos(self.vocab)):
             return [text]
         markers = self._markers(parses_special=parses_special)
         if markers is None:
             return [text]
-        begins = [found.start() for found in islice(markers.finditer(text), _MARKERS_AT_ONCE, None, _MARKERS_AT_ONCE)]
+        begins = [match.start() for match in islice(markers.finditer(text), _MARKERS_AT_ONCE, None, _MARKERS_AT_ONCE)]
         return [text[begin:end] for begin, end in pairwise([0, *begins, len(text)])]
 
     @cache  # noqa: B019 - a tokenizer lives as long as its model
     def _markers(self, *, parses_special: bool) -> re.Pattern[str] | None:
-        """Return what finds the texts that are tokens of their own; None where there are none.
+        """Return a pattern of the texts with tokens of their own; None without such texts.
 
-        None, too, where one of them takes the space before it: no text may be cut there.
+        Also None if any such token includes the space before it: then a text must not be cut.
         """
         if self.texts_with(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP):
             return None
-        found = self.texts_with(_MARKED) if parses_special else self.texts_with(_USER_DEFINED, without=_CONTROL)
-        texts = sorted((text for text in found if text.strip()), key=len, reverse=True)
+        markers = self.texts_with(_MARKED) if parses_special else self.texts_with(_USER_DEFINED, without=_CONTROL)
+        texts = sorted((text for text in markers if text.strip()), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, texts))) if texts else None
 
     def texts_with(self, attributes: int, *, without: int = 0) -> tuple[str, ...]:
-        """Return the texts of the tokens with one of some attributes, and with none of others."""
+        """Return the texts of the tokens with any of `attributes` and none of `without`."""
         texts = []
         for token in range(self.size):
-            found = llama_cpp.llama_vocab_get_attr(self.vocab, token)
-            if found & attributes and not found & without:
+            token_attributes = llama_cpp.llama_vocab_get_attr(self.vocab, token)
+            if token_attributes & attributes and not token_attributes & without:
                 texts.append(self.render(token, with_special=True).decode("utf-8", "replace"))
         return tuple(text for text in texts if text)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
         """Return the bytes of tokens; ids outside the vocabulary have none."""
-        known = (token for token in tokens if 0 <= token < self.size)
-        return b"".join(self.render(token, with_special=with_special) for token in known)
+        valid = (token for token in tokens if 0 <= token < self.size)
+        return b"".join(self.render(token, with_special=with_special) for token in valid)
 
     def traits(self, token: int) -> tuple[bytes, bool, bool]:
         """Return the bytes of a token, whether it is a control token, and whether it ends an output."""
@@ -116,15 +116,15 @@ class LlamaTokenizer:
 
 
 def common_tokens(model: LlamaTokenizer, draft: LlamaTokenizer) -> int:
-    """Return how many tokens a model and a draft model share: all of the smaller vocabulary.
+    """Return the number of common tokens of a model and a draft model, the size of the smaller vocabulary.
 
-    Raises InvalidRequest for a token that has other bytes, or another role, in the draft model.
+    Raises InvalidRequest for a token with other bytes or another role in the draft model.
     """
     size = min(model.size, draft.size)
     for token in range(size):
-        meant, found = model.traits(token), draft.traits(token)
-        if meant != found:
-            raise InvalidRequest(f"its token {token} is {_described(found)}, that of the model {_described(meant)}")
+        expected, actual = model.traits(token), draft.traits(token)
+        if expected != actual:
+            raise InvalidRequest(f"its token {token} is {_described(actual)}, that of the model {_described(expected)}")
     return size
 
 
@@ -145,11 +145,11 @@ class LlamaVocabulary:
         self._pieces = [tokenizer.render(token, with_special=token in meant) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token; only the control tokens that mark parts of an answer have bytes."""
+        """Return the bytes of a token; empty for control tokens, except those that mark parts of an answer."""
         return self._pieces[token]
 
 
 def _meant_control_tokens(tokenizer: LlamaTokenizer) -> set[int]:
-    """Return the control tokens whose text a parser of answers must see."""
-    found = (tokenizer.tokenize(text, add_special=False, parse_special=True) for text in MEANT_CONTROL_TEXTS)
-    return {tokens[0] for tokens in found if len(tokens) == 1}
+    """Return the control tokens whose text the parser of answers needs."""
+    tokenized = (tokenizer.tokenize(text, add_special=False, parse_special=True) for text in MEANT_CONTROL_TEXTS)
+    return {tokens[0] for tokens in tokenized if len(tokens) == 1}

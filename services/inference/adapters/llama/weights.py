@@ -14,8 +14,8 @@ from services.inference.adapters.openmp import release_threads
 
 log = get_logger(__name__)
 
-# From so many tokens in a batch on, llama.cpp's flash attention for CPUs computes tiles. One long text is slower in
-# smaller batches. Several texts are slower in tiles, since each token visits the cells of all that share its tile.
+# In batches of at least so many tokens, llama.cpp's flash attention for CPUs computes tiles. A long text is slower in
+# smaller batches. Several texts are slower in tiles, since each token visits the cells of all texts in its tile.
 TILE_TOKENS = 64
 _VALUE_BYTES = 256
 _GGML_LOG_LEVEL_WARN = 3
@@ -36,21 +36,21 @@ def forward_logs() -> None:
 
 
 def uses_amx() -> bool:
-    """Return whether llama.cpp multiplies weights by AMX: it was built with it, and the kernel grants it."""
+    """Return whether llama.cpp multiplies weights by AMX: the build has it, and the kernel grants it."""
     if b"AMX_INT8 = 1" not in llama_cpp.llama_print_system_info():
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
-    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not know the model."""
+    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not support the model."""
     forward_logs()
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     params.use_extra_bufts = use_extra_bufts
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    release_threads()  # Those that have repacked weights would make the threads of all models spin briefly.
+    release_threads()  # otherwise the repacking threads make the threads of all models spin briefly
     if not model:
         raise PreconditionFailed(
             f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
@@ -60,7 +60,7 @@ def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_c
 
 
 def read_metadata(model: llama_cpp.llama_model_p, key: str) -> str:
-    """Return a value of a model's file as text; empty without one."""
+    """Return a metadata value of a model's file as text; empty without the key."""
     buffer = ctypes.create_string_buffer(_VALUE_BYTES)
     length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, _VALUE_BYTES)
     if length < 0:

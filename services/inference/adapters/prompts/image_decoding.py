@@ -1,4 +1,4 @@
-"""Decodes image files, in a worker process: a file is a stranger's, and a small one can have very many pixels."""
+"""Decodes image files in a worker process: files are untrusted, and a small file can have very many pixels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PLUGINS = (GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
 
 
 def decode_image(media_type: str, data: str) -> tuple[int, int, str]:
-    """Return the width, the height and the pixels of a file, both in base64: upright, opaque, and not too large.
+    """Decode a base64 file to width, height and base64 pixels: upright, opaque, at most MAX_SIDE_PIXELS on a side.
 
-    Raises InvalidRequest for a file that is damaged, of another type, or of too many pixels.
+    Raises InvalidRequest for a damaged file, a file of another type, or too many pixels.
     """
     PIL.Image.MAX_IMAGE_PIXELS = None  # `_check_size` bounds the pixels
     try:
         with PIL.Image.open(io.BytesIO(base64.b64decode(data)), formats=[_FORMATS[media_type]]) as file:
-            _check_size(*file.size)  # the header has the size, and nothing is decoded yet
+            _check_size(*file.size)  # the header has the size; no pixel is decoded yet
             file.draft("RGB", (MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))  # a JPEG can be decoded at a fraction of its size
             image = _opaque(ImageOps.exif_transpose(file))
     except (InvalidRequest, MemoryError):

@@ -1,4 +1,4 @@
-"""ChatTemplate over the model's own jinja template; it comes with the model file, so it runs in a sandbox."""
+"""ChatTemplate over the model's own jinja template; model files are untrusted, so it runs in a sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _to_json(value: Any, **_options: Any) -> str:
 
 
 class JinjaChatTemplate:
-    """A compiled template; raises PreconditionFailed (CONFIG_NO_ENGINE) when it does not compile."""
+    """A compiled template; raises PreconditionFailed (CONFIG_NO_ENGINE) if it does not compile."""
 
     def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
         if not source:

@@ -1,4 +1,4 @@
-"""ImageEncoder over llama.cpp's multimodal library, which gets pixels and never reads a file of an image itself."""
+"""ImageEncoder over llama.cpp's multimodal library; the library gets pixels and never parses image files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ADVICE = "use another projector, or leave PROJECTOR_PATH empty"
 
 
 class MtmdEncoder:
-    """The image encoder of a file, a projector, for a loaded model; close it before the model is freed.
+    """The image encoder in a projector file, for a loaded model; close it before the model is freed.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) for a file that is not the model's projector, and for one whose images
-    the engine cannot decode as other tokens.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) for a file that is not the model's projector, and for a projector whose
+    images need another kind of decoding.
     """
 
     def __init__(self, path: Path, model: llama_cpp.llama_model_p, *, threads: int, uses_gpu: bool) -> None:
@@ -42,7 +42,7 @@ class MtmdEncoder:
             raise _refusal(path, problem)
 
     def _problem(self) -> str:
-        """Return why the projector cannot be used; empty if it can."""
+        """Return why the projector is unusable; empty if it is usable."""
         if not self._library.mtmd_support_vision(self._context):
             return "encodes no images"
         if self._library.mtmd_decode_use_mrope(self._context):
@@ -52,15 +52,15 @@ class MtmdEncoder:
         return ""
 
     def encode(self, image: DecodedImage, *, only_counts: bool = False) -> tuple[ImagePiece, ...]:
-        """Return the pieces of an image; raises Internal (INFERENCE_ENGINE_ERROR) when the library fails."""
+        """Return the pieces of an image; raises Internal (INFERENCE_ENGINE_ERROR) if the library fails."""
         with self._chunks_of(image) as chunks:
             count = self._library.mtmd_input_chunks_size(chunks)
-            found = (self._library.mtmd_input_chunks_get(chunks, index) for index in range(count))
-            return tuple(self._piece(chunk, only_counts=only_counts) for chunk in found)
+            parts = (self._library.mtmd_input_chunks_get(chunks, index) for index in range(count))
+            return tuple(self._piece(part, only_counts=only_counts) for part in parts)
 
     @contextmanager
     def _chunks_of(self, image: DecodedImage) -> Iterator[Any]:
-        """Yield an image as the library splits it: tokens around images, which may be parts of it."""
+        """Yield the library's chunks of an image: tokens around the image or around its parts."""
         library = self._library
         pixels = (ctypes.c_uint8 * len(image.rgb)).from_buffer_copy(image.rgb)
         marker = library.mtmd_default_marker()
@@ -89,14 +89,14 @@ class MtmdEncoder:
 
     def _embeddings(self, chunk: Any, positions: int) -> Embeddings:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
-        release_threads()  # Their number would make the threads of the model spin briefly.
+        release_threads()  # otherwise their number makes the threads of the model spin briefly
         if code:
             raise _failure(f"an image of {positions} positions could not be encoded ({code})")
         output = self._library.mtmd_get_output_embd(self._context)
-        found: Embeddings = np.ctypeslib.as_array(output, shape=(positions, self._size)).copy()
-        if not np.isfinite(found).all():
+        embeddings: Embeddings = np.ctypeslib.as_array(output, shape=(positions, self._size)).copy()
+        if not np.isfinite(embeddings).all():
             raise _failure("the encoder gave numbers for an image that are not finite")
-        return found
+        return embeddings
 
     def close(self) -> None:
         """Free the encoder."""
@@ -104,7 +104,7 @@ class MtmdEncoder:
 
 
 def _load_library() -> Any:
-    """Import the binding, which loads the library; its messages go to our log."""
+    """Import the binding and thereby load the library; forward its messages to our log."""
     try:
         from llama_cpp import mtmd_cpp  # noqa: PLC0415 - a build without the library can serve text
     except (ImportError, OSError, RuntimeError) as error:

@@ -1,8 +1,8 @@
-"""PrefixStore over a folder, which services on several machines may share: a file for each block.
+"""PrefixStore over a folder with a file per block; services on several machines may share the folder.
 
-A file begins with a digest of its name and its cells, so one that was torn, damaged or renamed is found and deleted.
-The time of a file is that of its last use. Each service deletes the least recently used files beyond its own bound,
-when it has written enough to count them again; another service may delete the same ones meanwhile.
+A file begins with a digest of its name and its cells, so a torn, damaged or renamed file is detected and deleted. The
+modification time of a file is the time of its last use. A service counts the files again after it has written enough,
+and deletes the least recently used files beyond its bound; another service may delete the same files meanwhile.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
 from pagantic_common.storage.whole_file import write_parts
 from pagantic_common.telemetry.logging import get_logger
-from services.inference.core.scheduling.cells.operations import Cells
+from services.inference.core.scheduling.operations import Cells
 
 _MAGIC = b"pagkv\0\0\1"  # the last byte is the version of this form
 _DIGEST_BYTES = 32
 _HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
 _SUFFIX = ".cells"
 _NEW = ".new-"
-_STRAY_NS = 60 * 10**9  # a file that is written for longer was left behind
+_STRAY_NS = 60 * 10**9  # an older unfinished file was left behind
 _LOG_AGAIN_S = 60.0
-_ROOM = 16  # a part in so many is free after files were deleted, and written before they are counted again
+_ROOM = 16  # 1/16 of the bound is freed by deletions, and written before files are counted again
 
 log = get_logger(__name__)
 
@@ -42,9 +42,9 @@ class _File:
 
 
 class PrefixFolder:
-    """Blocks of KV cells as files of a folder, together at most `max_bytes` large.
+    """Blocks of KV cells as files of a folder, with at most `max_bytes` in total.
 
-    Raises PreconditionFailed (CONFIG_INVALID) for a folder that cannot be made or written.
+    Raises PreconditionFailed (CONFIG_INVALID) for a folder that cannot be created or written.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -63,7 +63,7 @@ class PrefixFolder:
             ) from None
 
     def read(self, name: str, max_bytes: int) -> Cells | None:
-        """Return a block as it was written; None if it is not there, or larger than that."""
+        """Return a block as written; None if it is missing or larger than `max_bytes`."""
         path = self._path(name)
         try:
             cells = _read(path, name, _HEADER_BYTES + max_bytes)
@@ -71,7 +71,7 @@ class PrefixFolder:
                 path.unlink()
                 log.warning("a stored block was damaged, and is deleted")
             else:
-                with suppress(FileNotFoundError):  # deleted meanwhile, which harms nobody
+                with suppress(FileNotFoundError):  # deleted meanwhile
                     os.utime(path)
         except FileNotFoundError:
             return None
@@ -81,7 +81,7 @@ class PrefixFolder:
         return cells
 
     def write(self, name: str, cells: Cells) -> bool:
-        """Keep a block; False if it could not be kept."""
+        """Store a block; False if that fails."""
         size = _HEADER_BYTES + cells.size
         if size > self._max_bytes:
             return False
@@ -100,7 +100,7 @@ class PrefixFolder:
         return True
 
     def touch(self, name: str) -> bool:
-        """Note the use of a block; False if it is not there."""
+        """Note the use of a block; False if it is missing."""
         try:
             os.utime(self._path(name))
         except FileNotFoundError:
@@ -114,9 +114,9 @@ class PrefixFolder:
         return self._folder / f"{name}{_SUFFIX}"
 
     def _make_room(self, size: int) -> int:
-        """Delete the least recently used files until there is room for `size` more bytes; return the bytes of the rest.
+        """Make room for `size` more bytes by deleting the least recently used files; return the bytes of the rest.
 
-        If all fit, none is deleted.
+        No file is deleted if all fit.
         """
         files = sorted(self._files(), key=lambda file: file.used_ns)
         total = sum(file.size for file in files)
@@ -129,16 +129,16 @@ class PrefixFolder:
         return total
 
     def _files(self) -> list[_File]:
-        """Return the files of blocks; deletes those whose writer did not end."""
+        """Return the files of blocks; deletes unfinished files of dead writers."""
         with os.scandir(self._folder) as entries:
-            found = [file for entry in entries if (file := _file_of(entry)) is not None]
-        for file in found:
+            files = [file for entry in entries if (file := _file_of(entry)) is not None]
+        for file in files:
             if file.path.name.startswith(_NEW) and file.used_ns < time.time_ns() - _STRAY_NS:
                 _delete(file.path)
-        return [file for file in found if file.path.suffix == _SUFFIX]
+        return [file for file in files if file.path.suffix == _SUFFIX]
 
     def _complain(self, error: OSError) -> None:
-        """Log a failure, at most one a minute."""
+        """Log a failure, at most once a minute."""
         now_s = time.monotonic()
         if now_s - self._logged_s >= _LOG_AGAIN_S:
             self._logged_s = now_s
@@ -146,7 +146,7 @@ class PrefixFolder:
 
 
 def _read(path: Path, name: str, max_bytes: int) -> Cells | None:
-    """Return the cells in a file; None if it is not as it was written, or larger than that."""
+    """Return the cells in a file; None if the file is damaged or larger than `max_bytes`."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
@@ -166,7 +166,7 @@ def _header(name: str, cells: Cells) -> bytes:
 
 
 def _file_of(entry: os.DirEntry[str]) -> _File | None:
-    """Return what is known of a file; None for anything else, or if another service has deleted it."""
+    """Return the time, size and path of a file; None for other entries, and for files deleted meanwhile."""
     try:
         if not entry.is_file(follow_symlinks=False):
             return None
@@ -177,7 +177,7 @@ def _file_of(entry: os.DirEntry[str]) -> _File | None:
 
 
 def _delete(path: Path) -> bool:
-    """Delete a file and tell whether it is gone; one that cannot be deleted must not keep the others."""
+    """Delete a file and return whether it is gone; a failure must not keep other files from deletion."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""The prompts that the operator declares shared: `<name>.txt` and `<name>.md` of a folder."""
+"""The shared prompts of the operator: `<name>.txt` and `<name>.md` in a folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_PROMPT_BYTES = 256 * 1024
 
 
 def read_shared_prompts(folder: str) -> list[str]:
-    """Return the texts of a folder, without space at their ends; none for an empty name.
+    """Return the texts of a folder, without trailing white space; empty for an empty name.
 
-    Raises InvalidRequest with the name of a folder or file that cannot be used.
+    Raises InvalidRequest for an unreadable folder or file.
     """
     if not folder:
         return []

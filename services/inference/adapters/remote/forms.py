@@ -1,4 +1,4 @@
-"""The forms of an engine's answers, as far as they are read. A field that is missing or null has its default."""
+"""The parts of an engine's responses that this service reads. A missing or null field has its default."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from services.inference.core.embedding import Vectors
 from services.inference.core.generation import TokenLogprob
-from services.inference.core.remote.answers import ChoicePiece, Chunk, Counts
-from services.inference.core.remote.calls import CallPiece
+from services.inference.core.remote.answers import CallPiece, ChoicePiece, Chunk, Counts
 
 UNKNOWN_TOKEN = -1
 MAX_COUNT = 2**31 - 1
-MIN_LOGPROB = -9999.0  # how the API writes a probability of 0
+MIN_LOGPROB = -9999.0  # the API's value for a probability of 0
 
 ValueT = TypeVar("ValueT")
 
 
 def _text(value: Any) -> Any:
-    """Return a text without halves of surrogate pairs, which no protocol can send on."""
+    """Replace lone surrogates in a text, which no protocol can carry."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -66,7 +65,7 @@ class _Alternative(_Form):
 
 
 class _Logprobs(_Form):
-    """Those of a chat in `content`; those of a raw text in the other fields."""
+    """Log-probabilities: of a chat in `content`, of raw text in the other fields."""
 
     content: Several[_Alternative] = []
     tokens: Several[Text] = []
@@ -120,13 +119,13 @@ class _EmbeddingsForm(_Form):
 
 
 def chunk_of(data: object) -> Chunk:
-    """Return a chunk of a stream; raises pydantic's ValidationError for one of another form."""
+    """Parse a chunk of a stream; raises pydantic's ValidationError for invalid data."""
     form = _ChunkForm.model_validate(data, strict=False)
     return Chunk(tuple(_choice(choice) for choice in form.choices), _counts(form.usage))
 
 
 def embeddings_of(data: object) -> tuple[Vectors, int]:
-    """Return the vectors of an answer in their order, and the tokens; raises ValueError for one of another form."""
+    """Parse the vectors of a response, in order, and its token count; raises ValueError for invalid data."""
     form = _EmbeddingsForm.model_validate(data)
     rows = sorted(form.data, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(len(rows))):

@@ -1,16 +1,28 @@
-"""RemoteEngine over OpenAI's HTTP API, as vLLM, SGLang, llama-server, Ollama, hosted services and pagantic speak it."""
+"""RemoteEngine over OpenAI's HTTP API, as vLLM, SGLang, llama-server, Ollama, hosted services and pagantic serve it."""
 
 from __future__ import annotations
 
+import email.utils
 import logging
-from collections.abc import AsyncGenerator
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, cast
 
 import httpx2
-from openai import AsyncOpenAI, AsyncStream, OpenAIError
+from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, AsyncOpenAI, AsyncStream, OpenAIError
 
-from services.inference.adapters.remote.failures import error_of
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+)
 from services.inference.adapters.remote.forms import chunk_of, embeddings_of
 from services.inference.adapters.remote.transport import (
     WRITE_TIMEOUT_S,
@@ -23,17 +35,130 @@ from services.inference.core.embedding import Vectors
 from services.inference.core.remote.answers import Chunk
 from services.inference.core.remote.requests import RemoteRequest
 
-# These log every request at their lower levels, and the log must not depend on what they quote of it.
+RETRY_AFTER_S = 1.0
+MIN_RETRY_AFTER_S, MAX_RETRY_AFTER_S = 0.1, 3600.0
+MAX_REASON_CHARS = 300
+_CONTEXT = re.compile(r"context.?(length|size|window)|maximum context|max_model_len|input is too long", re.IGNORECASE)
+_CONSTRAINT = re.compile(r"response_format|json.?schema|grammar|guided", re.IGNORECASE)
+_ENGINES_FAULT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY)
+_SETTINGS = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+# At lower levels these log every request, and the log must contain no prompts.
 for _name in ("openai", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-# What goes wrong between here and the engine: the library, the connection, and answers of another form.
+# Expected failures: of the library, of the connection, and invalid responses.
 _FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError)
+
+
+def error_of(error: Exception, engine: str, key_name: str) -> PaganticError:
+    """Translate an error into our taxonomy; `engine` names the engine, `key_name` the source of its key."""
+    if isinstance(error, APIStatusError):
+        return _of_status(error, engine, key_name)
+    if isinstance(error, APIConnectionError):
+        return _away(engine, _words_of(error))
+    if isinstance(error, APIError):
+        return _of_event(error, engine)
+    if isinstance(error, AnswerRefused):
+        return _malformed(engine, str(error))
+    if isinstance(error, httpx2.HTTPError | httpx2.StreamError):
+        return _away(engine, "the connection broke")
+    return _malformed(engine, f"its answer cannot be read ({type(error).__name__})")
+
+
+def _of_status(error: APIStatusError, engine: str, key_name: str) -> PaganticError:
+    status = error.status_code
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return PreconditionFailed(
+            f"{engine} refuses the key ({status}): set {key_name} to one that it takes",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Overloaded(
+            f"{engine} is overloaded ({status})",
+            code=ErrorCode.INFERENCE_OVERLOADED,
+            retry_after_s=_retry_after_s(error.response.headers),
+        )
+    if status in _SETTINGS or status < HTTPStatus.BAD_REQUEST:
+        return PreconditionFailed(
+            f"{engine} does not serve the model at this address ({status}): check url and model of the alias in "
+            "PAGANTIC_INFERENCE_REMOTES",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+        )
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _ENGINES_FAULT:
+        if _CONTEXT.search(_reason_of(error)):
+            return _refused(error, engine)
+        return _away(engine, f"it answers {status}", _retry_after_s(error.response.headers))
+    return _refused(error, engine)
+
+
+def _of_event(error: APIError, engine: str) -> PaganticError:
+    """Return the error for an error event in a stream."""
+    reason = _reason_of(error)
+    if _CONTEXT.search(reason) or str(error.code) == str(HTTPStatus.BAD_REQUEST.value):
+        return _refused(error, engine)
+    return Internal(f"{engine} failed: {reason}", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+
+
+def _refused(error: APIError, engine: str) -> InvalidRequest:
+    reason = _reason_of(error)
+    code = ErrorCode.CONFIG_INVALID
+    if _CONTEXT.search(f"{reason} {error.code} {error.type}"):
+        code = ErrorCode.INFERENCE_CONTEXT_EXCEEDED
+    elif _CONSTRAINT.search(reason):
+        code = ErrorCode.CONSTRAINT_GRAMMAR_INVALID
+    return InvalidRequest(f"{engine} refuses the request: {reason}", code=code)
+
+
+def _away(engine: str, reason: str, retry_after_s: float = RETRY_AFTER_S) -> Unavailable:
+    return Unavailable(
+        f"{engine} is away: {reason}", code=ErrorCode.INFERENCE_MODEL_UNAVAILABLE, retry_after_s=retry_after_s
+    )
+
+
+def _malformed(engine: str, reason: str) -> Internal:
+    return Internal(f"{engine} sent what cannot be used: {reason}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+
+
+def _words_of(error: APIConnectionError) -> str:
+    """Return the reason of a failed connection, from the cause that the library attaches."""
+    if isinstance(error, APITimeoutError):
+        return "it does not answer in time"
+    cause = error.__cause__
+    if isinstance(cause, httpx2.ConnectError):
+        return f"it cannot be reached ({_printable(str(cause)) or 'no reason given'})"
+    if isinstance(cause, httpx2.RemoteProtocolError | httpx2.ReadError):
+        return "the connection broke"
+    return f"the connection failed ({type(cause).__name__})"
+
+
+def _reason_of(error: APIError) -> str:
+    """Return the engine's own message. It may quote the request, which the caller wrote."""
+    words = error.message
+    if isinstance(error.body, Mapping) and isinstance(error.body.get("message"), str):
+        words = error.body["message"]
+    return _printable(words) or "it gives no reason"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text[:MAX_REASON_CHARS]).strip()
+
+
+def _retry_after_s(headers: httpx2.Headers) -> float:
+    """Return the seconds of Retry-After, which is a number or a date (RFC 9110), at least 0.1 and at most an hour."""
+    text = headers.get("retry-after", "")
+    try:
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+            wait_s = float(text)
+        else:
+            wait_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return RETRY_AFTER_S
+    return min(max(wait_s, MIN_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an engine is, and the key that it takes; empty is none. `key_name` says where the key comes from."""
+    """The address of an engine, and its key; an empty key is no key. `key_name` describes the source of the key."""
 
     alias: str
     url: str
@@ -43,7 +168,7 @@ class Endpoint:
 
 
 class OpenAiEngine:
-    """The engine behind one address. It never repeats a request: that is for callers to decide."""
+    """The engine at one address. It never repeats a request; callers decide that."""
 
     def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
         self._name = f"the engine of model {endpoint.alias!r}"

@@ -1,4 +1,4 @@
-"""Connections to an engine: what is sent besides a request's body, and how many bytes an answer may have."""
+"""Connections to an engine: the sent headers, and the bounds of a response."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import httpx2
 MAX_EVENT_BYTES = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
 WRITE_TIMEOUT_S = 30.0
-# The library adds headers about this machine, and others from the environment that may be meant for another service.
+# The library adds headers about this machine, and headers from the environment for other services.
 _SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
 
 
 class AnswerRefused(httpx2.StreamError):
-    """The answer has a form or a size that is not read."""
+    """The response has an unsupported form, or is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class ConnectionLimits:
 def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.AsyncClient:
     """Return a client that follows no redirects and reads no proxy from the environment.
 
-    `key` is empty for an engine without one. `ca_file` has the authorities of the engine's certificate; empty takes
-    those of the system. Raises OSError for one that cannot be read.
+    An empty `key` is no key. `ca_file` has the authorities of the engine's certificate; empty is the authorities of the
+    system. Raises OSError for an unreadable file.
     """
     return httpx2.AsyncClient(
         transport=BoundedTransport(limits, key, ca_file),
-        # A compressed answer could become larger than its bytes tell.
+        # A compressed response could be larger than its counted bytes.
         headers={"accept-encoding": "identity"},
         follow_redirects=False,
         trust_env=False,
@@ -46,12 +46,12 @@ def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.Asyn
 
 
 def is_event_stream(headers: httpx2.Headers) -> bool:
-    """Tell whether an answer is a stream of events."""
+    """Return whether a response is a stream of events."""
     return str(headers.get("content-type", "")).lower().startswith(EVENT_STREAM)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Sends the key and no other header that names the sender, and counts the bytes of each answer."""
+    """Sends the key and no other header about the sender; bounds the bytes of each response."""
 
     def __init__(self, limits: ConnectionLimits, key: str, ca_file: str) -> None:
         self._inner = httpx2.AsyncHTTPTransport(
@@ -64,7 +64,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             self._own_headers["authorization"] = f"Bearer {key}"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; raises AnswerRefused here for a compressed answer, and for a large one while it is read."""
+        """Send a request; raises AnswerRefused for a compressed response, and during reads of a too large response."""
         sent = {name: value for name, value in request.headers.items() if name in _SENT_HEADERS}
         request.headers = httpx2.Headers({**sent, **self._own_headers})
         response = await self._inner.handle_async_request(request)

@@ -1,20 +1,20 @@
 """Separates reasoning, content and tool calls while a candidate's text arrives. Knows neither tokens nor schemas.
 
-Theory of operation. The parser is a set of rules written as generators: each looks at the current character and pauses
-until the next one arrives. So a rule reads like its grammar, and every character is read once: the work is linear in
-the text. Text that may become markup or a tool call is held back. The parser drops it once it is markup, and shows it
-as content once it can be neither. It shows a call as soon as the name is one of an offered tool and the arguments open;
-from then on it shows the arguments character by character.
+Theory of operation. The parser is a set of rules written as generators: each reads the current character and pauses
+until the next character arrives. So a rule reads like its grammar, and the work is linear in the text. Text that may
+become markup or a tool call is held back. The parser drops it if it is markup, and shows it as content if it can be
+neither. It shows a call as soon as it has read the name of an offered tool and the opening of the arguments; from then
+on it shows the arguments character by character.
 
 At the beginning, and after a call, the openings of all formats count, because small models answer in bare or fenced
 JSON whatever their template asks for. In the middle of text only the openings of the model's own format count, because
 a text may quote JSON.
 
 Invariants:
-    1. The joined pieces do not depend on where the fed text was cut.
+    1. The joined pieces do not depend on the cuts of the fed text.
     2. Without a call and without reasoning markers the content is the text, character by character.
     3. A shown piece is never taken back.
-    4. The arguments shown for a call are those of the call in `calls`: a JSON object, as the model wrote it.
+    4. The shown arguments of a call equal its arguments in `calls`: a JSON object, as the model wrote it.
     5. Every call names an offered tool; text with any other name is content.
 
 The parser drops white space around reasoning, between calls, and between reasoning and content.
@@ -35,14 +35,14 @@ _CALL_SEPARATORS = (",", ";")
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How the answers of one request are written: the arguments of their parsers."""
+    """The form of the answers of one request: the arguments of their parsers."""
 
     dialect: Dialect
     tool_names: tuple[str, ...] = ()
     is_enforced: bool = False
 
     def under_constraint(self) -> AnswerForm:
-        """Return the form under a constraint of the caller: nothing is a call, and only reasoning is markup."""
+        """Return the form under a caller's constraint: no text is a call, and only reasoning is markup."""
         if self.dialect.may_reason:
             return AnswerForm(self.dialect)
         return AnswerForm(VERBATIM)
@@ -54,8 +54,8 @@ class AnswerParser:
     The fed text must include the texts in `dialect.MEANT_CONTROL_TEXTS`, even if they are control tokens of the model.
 
     Args:
-        dialect: How the model writes; `Dialect.after` the prompt.
-        names: The tools that the model may call; without tools nothing is a call.
+        dialect: The model's dialect after the prompt (`Dialect.after`).
+        names: The tools that the model may call; without tools no text is a call.
         is_enforced: The decoder enforces one call, an object with name and arguments: no text is content or reasoning.
         new_call_id: Makes the id of the next call.
     """
@@ -75,12 +75,14 @@ class AnswerParser:
     def feed(self, text: str) -> list[Piece]:
         """Take the next text and return the pieces that are certain now, in order."""
         for char in text:
-            self._take(char)
+            self._text.char = char
+            next(self._reading, None)
         return self._text.take_shown()
 
     def finish(self) -> list[Piece]:
         """Return the last pieces at the end of the output; feed nothing afterwards."""
-        self._take("")
+        self._text.char = ""
+        next(self._reading, None)
         return self._text.take_shown()
 
     @property
@@ -95,10 +97,6 @@ class AnswerParser:
         Nothing after such a call is shown. Valid after `finish`.
         """
         return self._call.is_broken
-
-    def _take(self, char: str) -> None:
-        self._text.char = char
-        next(self._reading, None)
 
     def _enforced_call(self) -> Reading[None]:
         yield from self._text.spaces()
@@ -125,7 +123,7 @@ class AnswerParser:
 
     @property
     def _openings(self) -> tuple[str, ...]:
-        """The openings of a block that no text precedes."""
+        """The openings of a block at the beginning of the answer."""
         openings: tuple[str, ...] = ()
         if self._dialect.reasoning:
             openings = self._dialect.reasoning[:1]
@@ -151,13 +149,13 @@ class AnswerParser:
         text.drop()
 
     def _blocks(self, openings: Sequence[str]) -> Reading[None]:
-        """Read calls and reasoning until other text comes; the first block begins with one of `openings`.
+        """Read calls and reasoning up to other text; the first block begins with one of `openings`.
 
         Text that is held at the end is content.
         """
         text = self._text
         ends: list[str] = []
-        is_after_call = False  # if False, held markup may turn out to be content
+        is_after_call = False  # before the first call, held markup may turn out to be content
         yield from text.spaces()
         while marker := (yield from text.marker(openings)):
             if is_after_call and marker in ends:
@@ -180,14 +178,14 @@ class AnswerParser:
             text.drop()
 
     def _reasoning_end(self, marker: str) -> str:
-        """Return the closing marker of reasoning if `marker` opens it, else an empty text."""
+        """Return the closing marker of reasoning if `marker` opens reasoning, else an empty text."""
         reasoning = self._dialect.reasoning
         if reasoning is None or marker != reasoning[0]:
             return ""
         return reasoning[1]
 
     def _is_left_over(self, ends: Sequence[str]) -> bool:
-        """Tell whether the output ended with only separators, or the beginning of a block's end, after a call."""
+        """Return whether only separators, or the beginning of a block's end, follow the last call."""
         if self._text.char:
             return False
         rest = self._text.held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))
@@ -198,7 +196,7 @@ class AnswerParser:
 
 
 def _add_end(ends: list[str], marker: str) -> None:
-    """Add the end of the block that `marker` opens to the ends that may come."""
+    """Add the end of the block that `marker` opens to the possible ends."""
     end = ENDS_OF_BLOCKS.get(marker)
     if end and end not in ends:
         ends.append(end)

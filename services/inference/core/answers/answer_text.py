@@ -6,12 +6,59 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from services.inference.core.answers.json_scan import JSON_SPACES, JsonScan
 from services.inference.core.generation import ToolCallDelta
 
+JSON_SPACES = frozenset(" \t\r\n")
+_OPENING, _CLOSING = frozenset("{["), frozenset("}]")
+_AFTER_SCALAR = JSON_SPACES | frozenset(",:")
 T = TypeVar("T")
 Reading = Generator[None, None, T]
-"""A rule in progress: it pauses until the next character arrives, and returns its finding."""
+"""A rule in progress: it pauses until the next character arrives, and returns its result."""
+
+
+class JsonScan:
+    """Follows one value by string, escape and depth, with constant work per character.
+
+    It counts brackets without pairing them; a JSON parser checks the text afterwards.
+    """
+
+    __slots__ = ("_depth", "_is_escaped", "_is_in_string", "is_complete")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._is_in_string = False
+        self._is_escaped = False
+        self.is_complete = False
+
+    def take(self, char: str) -> bool:
+        """Take the next character and return whether it belongs to the value; False once the value is complete.
+
+        A string, an object or an array is complete with its last character, any other value with the next character.
+        """
+        if self.is_complete:
+            return False
+        if self._is_in_string:
+            self._take_in_string(char)
+        elif char == '"':
+            self._is_in_string = True
+        elif char in _OPENING:
+            self._depth += 1
+        elif self._depth == 0 and (char in _AFTER_SCALAR or char in _CLOSING):
+            self.is_complete = True
+            return False
+        elif char in _CLOSING:
+            self._depth -= 1
+            self.is_complete = self._depth == 0
+        return True
+
+    def _take_in_string(self, char: str) -> None:
+        if self._is_escaped:
+            self._is_escaped = False
+        elif char == "\\":
+            self._is_escaped = True
+        elif char == '"':
+            self._is_in_string = False
+            self.is_complete = self._depth == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +76,8 @@ Kind = Literal["content", "reasoning"] | ToolCallDelta
 class AnswerText:
     """Arriving characters; `char` is the current one, and empty at the end of the output.
 
-    A rule reads `char` and moves past it with `hold`, if its kind is not known yet, or with `pass_shown`. `release`
-    shows the held text; `drop` forgets it, if it was markup.
+    A rule reads `char` and moves past it with `hold` while its kind is undecided, or with `pass_shown`. `release` shows
+    the held text; `drop` forgets held markup.
     """
 
     def __init__(self) -> None:
@@ -44,7 +91,7 @@ class AnswerText:
         return "".join(self._held)
 
     def hold(self) -> Reading[None]:
-        """Move past the current character and keep it back."""
+        """Move past the current character and hold it."""
         self._held.append(self.char)
         yield
 
@@ -54,7 +101,7 @@ class AnswerText:
         yield
 
     def show(self, kind: Kind, text: str) -> None:
-        """Show a text while nothing is held; neighbours whose kind is the same object become one piece."""
+        """Show a text while nothing is held; neighbours with the same kind object become one piece."""
         if self._shown and self._shown[-1][0] is kind:
             self._shown[-1][1].append(text)
         else:
@@ -81,10 +128,10 @@ class AnswerText:
             yield from self.hold()
 
     def marker(self, markers: Iterable[str]) -> Reading[str]:
-        """Hold the longest of `markers` that comes next and return it; empty without a marker.
+        """Hold the longest of `markers` at this position and return it; empty without a marker.
 
-        A part that only looked like a marker is held too. No marker can begin inside that part: a marker has its first
-        character only once, or is a fence.
+        A partial marker is held too. No other marker can begin inside it, because the first character of a marker does
+        not occur in it again, except in a fence.
         """
         read, candidates = "", list(markers)
         while self.char:

@@ -8,17 +8,16 @@ from typing import Any
 
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.inference.core.answers.answer_text import AnswerText, Reading
-from services.inference.core.answers.json_scan import JsonScan
+from services.inference.core.answers.answer_text import AnswerText, JsonScan, Reading
 from services.inference.core.generation import ToolCallDelta
 
 _ARGUMENTS_KEYS = ('"arguments"', '"parameters"')
-_OTHER_KEYS = ('"id"', '"type"')  # an object with any further key is no call
+_OTHER_KEYS = ('"id"', '"type"')  # an object with any other key is not a call
 
 
 @dataclass(slots=True)
 class _CallObject:
-    """A call whose object is being read; `arguments` are set when they came before the name."""
+    """A call during the read of its object; `arguments` are set if they preceded the name."""
 
     name: str = ""
     arguments: str = ""
@@ -36,7 +35,7 @@ class CallRules:
         self.is_broken = False
 
     def after(self, opening: str) -> Reading[bool]:
-        """Read the text right after an opening; return whether its block has a call or may still have one."""
+        """Read the text right after an opening; return whether its block has a call or may still contain a call."""
         match opening:
             case "{":
                 return (yield from self._object())
@@ -72,7 +71,7 @@ class CallRules:
         return (yield from self._arguments_of(name))
 
     def _name(self) -> Reading[str]:
-        """Hold the longest prefix of an offered name; return it if it is a whole name, else an empty text."""
+        """Hold the longest prefix of an offered name; return it if the name is complete, else an empty text."""
         text, read = self._text, ""
         while text.char and any(name.startswith(read + text.char) for name in self._names):
             read += text.char
@@ -84,7 +83,7 @@ class CallRules:
     def _object(self) -> Reading[bool]:
         """Read the members of an object whose brace is held; return whether it is a call.
 
-        A shown call remains a call when its object does not end well, but then its block is over.
+        A shown call remains a call even if its object is malformed after it, but then its block ends.
         """
         text, call = self._text, _CallObject()
         while True:
@@ -180,7 +179,7 @@ class CallRules:
 
 
 def _parsed(json_text: str) -> Any:
-    """Return the value; None if the text is not JSON that can be written again."""
+    """Parse JSON; None if the text is not JSON, or cannot be serialized again."""
     try:
         return parse_json(json_text, is_rewritable=True)
     except JsonTextError:

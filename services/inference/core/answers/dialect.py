@@ -1,4 +1,4 @@
-"""How a model writes reasoning and tool calls, as its chat template shows."""
+"""The markup of a model's reasoning and tool calls, derived from its chat template."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ MEANT_CONTROL_TEXTS = frozenset(
         "[CALL_ID]",
     }
 )
-"""Markup that a parser of answers must see. Many models have these texts as control tokens, whose text an engine leaves
-out; the engine must write them out."""
+"""Markup that a parser of answers must see. In many models these texts are control tokens, and an engine normally omits
+the text of control tokens; for these it must output the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one model writes.
+    """The markup of one model.
 
     Args:
         tool_format: The format whose openings count in the middle of text; at the beginning all formats count.
-        reasoning: The markers before and after reasoning; None if text is taken verbatim.
+        reasoning: The markers before and after reasoning; None if all text is content.
         is_in_reasoning: The prompt has opened the reasoning, so that the output begins inside it.
         is_reasoning_model: The model's template knows reasoning.
     """
@@ -79,26 +79,26 @@ class Dialect:
         return self.is_reasoning_model or self.is_in_reasoning
 
     def after(self, prompt: str) -> Dialect:
-        """Return this dialect after a rendered prompt, which shows whether reasoning is open.
+        """Return this dialect after a rendered prompt, which may end with open reasoning.
 
-        The template's source shows that too, but not if a variable decides it.
+        The template's source is no sufficient evidence, since a variable may decide it.
         """
         is_open = self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
         return replace(self, is_in_reasoning=is_open)
 
 
 VERBATIM = Dialect(reasoning=None)
-"""The dialect of output that is no chat message: after a plain text prompt, or under the caller's constraint."""
+"""The dialect of output that is not a chat message: after a plain text prompt, or under the caller's constraint."""
 
 
 def dialect_of(template_source: str) -> Dialect:
-    """Tell a model's dialect from the source of its chat template; an empty one gives the generic dialect."""
-    known = next(
+    """Return the dialect of a model by the source of its chat template; an empty template gives the generic dialect."""
+    template_markers = next(
         (markers for markers in _REASONING_MARKERS if any(marker in template_source for marker in markers)), None
     )
-    markers = known or _REASONING_MARKERS[0]
+    markers = template_markers or _REASONING_MARKERS[0]
     is_open = _opens_reasoning(template_source, markers[0])
-    return Dialect(_format_of(template_source), markers, is_open, known is not None)
+    return Dialect(_format_of(template_source), markers, is_open, template_markers is not None)
 
 
 def _format_of(source: str) -> ToolFormat:
@@ -112,7 +112,7 @@ def _format_of(source: str) -> ToolFormat:
 
 
 def _opens_reasoning(source: str, opening: str) -> bool:
-    """Tell whether the template's beginning of the assistant's turn ends with `opening`."""
+    """Return whether the template's beginning of the assistant's turn ends with `opening`."""
     _, condition, tail = source.rpartition("add_generation_prompt")
     literal_end = r"""(?:\\n|\s)*(?:['"]|\{%|\Z)"""
     return bool(condition) and re.search(re.escape(opening) + literal_end, tail) is not None

@@ -1,4 +1,4 @@
-"""Images as a model reads them: positions of a prompt, whose embeddings its image encoder makes."""
+"""Images in a prompt: positions with embeddings from the model's image encoder in place of tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# No model has this token. It is the position of an image among the tokens of a prompt.
+# Marks a position of an image among the tokens of a prompt; no model has this token.
 IMAGE_TOKEN = -1
 
 Embeddings = NDArray[np.float32]
@@ -25,7 +25,7 @@ class DecodedImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImagePiece:
-    """A part of an image in a prompt: tokens, or else positions; their embeddings are None where they only count."""
+    """A part of an image in a prompt: tokens, or else positions; `embeddings` is None if they are only counted."""
 
     tokens: tuple[int, ...] = ()
     positions: int = 0
@@ -34,14 +34,14 @@ class ImagePiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedImage:
-    """An image for one model; `digest` is that of its file."""
+    """An image for one model; `digest` is the SHA-256 of its file."""
 
     digest: bytes
     pieces: tuple[ImagePiece, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Roughly its memory."""
+        """Approximate memory."""
         return 1024 + sum(piece.embeddings.nbytes for piece in self.pieces if piece.embeddings is not None)
 
 
@@ -55,12 +55,12 @@ class ImageSpan:
 
     @property
     def end(self) -> int:
-        """The position after its last one."""
+        """The position after the image."""
         return self.start + len(self.embeddings)
 
 
 def lay_out(image: EncodedImage, start: int) -> tuple[list[int], list[ImageSpan]]:
-    """Return an image's tokens in a prompt, where it begins at a position, and the spans that have embeddings."""
+    """Return the tokens of an image that begins at position `start` of a prompt, and its spans with embeddings."""
     tokens: list[int] = []
     spans: list[ImageSpan] = []
     for index, piece in enumerate(image.pieces):
@@ -72,7 +72,7 @@ def lay_out(image: EncodedImage, start: int) -> tuple[list[int], list[ImageSpan]
 
 
 def run_end(spans: Sequence[ImageSpan], position: int, end: int) -> int:
-    """Return where the run ends that a position begins: positions of one image, or tokens up to the next image."""
+    """Return the end of the run at a position: positions of one image, or tokens up to the next image."""
     for span in spans:
         if position < span.end:
             return span.end if position >= span.start else min(span.start, end)
@@ -80,7 +80,7 @@ def run_end(spans: Sequence[ImageSpan], position: int, end: int) -> int:
 
 
 def embeddings_at(spans: Sequence[ImageSpan], position: int, end: int) -> Embeddings | None:
-    """Return the embeddings from a position to another one of the same image; None for tokens."""
+    """Return the embeddings from a position up to `end`, within one image; None for tokens."""
     for span in spans:
         if span.start <= position < span.end:
             return span.embeddings[position - span.start : end - span.start]

@@ -3,16 +3,17 @@
 Theory of operation. `rank` takes the logits after the output's last token and returns the tokens that may come next.
 Each candidate draws from them. `accept` takes the drawn token and returns the tokens to decode next: that token and
 the tokens that the constraint forces after it, so that a run of forced tokens costs one batch. Where candidates draw
-differently, `fork` makes the outputs of the other branches.
+differently, `fork` makes the outputs of the other branches. `TextStream` turns the bytes of tokens into text.
 
 Invariants:
     1. `output_tokens` never exceeds `max_tokens`.
-    2. A matcher, if there is one, has accepted every token that is given out.
+    2. The matcher of a constrained output has accepted every token that the output returns.
     3. After a finish reason, neither `rank` nor `accept` is called again.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,72 @@ from numpy.typing import NDArray
 
 from pagantic_common.domain.errors import InvalidRequest
 from services.inference.core.decoding.sampling import Choices, Logits, adjust_logits, log_probabilities, rank_tokens
-from services.inference.core.decoding.text_stream import TextStream
 from services.inference.core.generation import FinishReason, Sampling, TokenLogprob
 
 _PENALIZED_PROMPT_TOKENS = 64
+
+
+class TextStream:
+    """Turns the bytes of tokens into text to show, as early as possible.
+
+    Invariants:
+        1. Shown text never changes and contains no part of a stop string.
+        2. Characters are shown whole; invalid bytes become U+FFFD.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = tuple(stop)
+        self._held = ""
+        self.found_stop = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text contained a stop string; `found_stop` is that string."""
+        return bool(self.found_stop)
+
+    def fork(self) -> TextStream:
+        """Return a stream with the same text so far, which continues separately."""
+        other = TextStream(self._stop)
+        other._decoder.setstate(self._decoder.getstate())
+        other._held = self._held
+        other.found_stop = self.found_stop
+        return other
+
+    def feed(self, data: bytes) -> str:
+        """Take the bytes of the next tokens and return the text to show now."""
+        text = self._decoder.decode(data)
+        if not self._stop:
+            return text
+        self._held += text
+        return self._release(at_end=False)
+
+    def finish(self) -> str:
+        """Return the rest of the text at the end of the output."""
+        self._held += self._decoder.decode(b"", final=True)
+        return self._release(at_end=True)
+
+    def _release(self, *, at_end: bool) -> str:
+        """Return the held text up to a stop string, or up to a tail that may begin a stop string."""
+        if self.found_stop:
+            return ""
+        cut = len(self._held)
+        matches = [(position, stop) for stop in self._stop if (position := self._held.find(stop)) >= 0]
+        if matches:
+            cut, self.found_stop = min(matches)
+        elif not at_end:
+            cut -= self._held_back()
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
+
+    def _held_back(self) -> int:
+        """Return the length of the longest tail that may begin a stop string."""
+        longest = 0
+        for stop in self._stop:
+            for size in range(longest + 1, min(len(stop), len(self._held) + 1)):
+                if self._held.endswith(stop[:size]):
+                    longest = size
+        return longest
 
 
 class Vocabulary(Protocol):
@@ -53,10 +116,10 @@ class Matcher(Protocol):
         """Return the tokens that must come next; they are not accepted yet."""
 
     def is_complete(self) -> bool:
-        """Tell whether the output may end here."""
+        """Return whether the output may end here."""
 
     def is_stopped(self) -> bool:
-        """Tell whether the output must end here."""
+        """Return whether the output must end here."""
 
     def fork(self) -> Matcher:
         """Return a matcher with the same progress."""
@@ -64,7 +127,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The tokens that may follow the output, and the log-probabilities of all tokens if the request wants them."""
+    """The tokens that may follow the output, and the log-probabilities of all tokens if the request wants any."""
 
     choices: Choices
     log_probabilities: NDArray[np.float64] | None
@@ -107,7 +170,7 @@ class Output(Protocol):
 class SampledOutput:
     """An output whose tokens are sampled; `top_logprobs` None reports no log-probabilities.
 
-    A token of `stop_tokens` ends the output; `matched_stop` is that token, or the stop string that the text contained.
+    A token of `stop_tokens` ends the output. `matched_stop` is the stop token or stop string that ended it.
     """
 
     def __init__(
@@ -172,13 +235,15 @@ class SampledOutput:
             self.matched_stop = token
         if token in self._end_tokens:
             return self._end(FinishReason.STOP, Step((), ""))
-        logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if row.log_probabilities is not None:
+            logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
         tokens = [token]
         self._take(token)
-        # Log-probabilities of forced tokens would need logits that are not computed, so these are picked one by one.
+        # Log-probabilities of forced tokens need logits, so with log-probabilities these tokens are drawn one by one.
         if self._matcher is not None and self._top_logprobs is None:
             self._take_forced(self._matcher, tokens)
-        text = self._stream.feed(b"".join(self._vocabulary.piece(token) for token in tokens))
+        text = self._stream.feed(b"".join(map(self._vocabulary.piece, tokens)))
         step = Step(tuple(tokens), text, logprobs=logprobs)
         if self._is_stopped():
             return self._end(FinishReason.STOP, step)
@@ -187,9 +252,9 @@ class SampledOutput:
         return step
 
     def resume(self, tokens: Sequence[int], draw: Callable[[], float]) -> str:
-        """Begin with tokens that were decoded elsewhere, and return their text; draws as often as decoding them did.
+        """Begin with tokens of an earlier decoding, and return their text; draws as often as that decoding did.
 
-        Raises InvalidRequest for tokens that cannot begin this output, or that end it.
+        Raises InvalidRequest for tokens that this output cannot begin with, and for tokens that end it.
         """
         position = 0
         while position < len(tokens):
@@ -202,7 +267,7 @@ class SampledOutput:
         return text
 
     def _resume(self, tokens: Sequence[int], position: int) -> int:
-        """Take the sampled token at a position and the forced ones after it; return the position after them."""
+        """Take the sampled token at a position and the forced tokens after it; return the position after them."""
         self._take_said(tokens[position])
         position += 1
         if self._matcher is None:
@@ -223,7 +288,7 @@ class SampledOutput:
             raise InvalidRequest(f"said_tokens has {token} where the constraint does not allow it") from None
 
     def _is_stopped(self) -> bool:
-        if self._stream.is_stopped:
+        if self._stream.found_stop:
             return True
         return self._matcher is not None and self._matcher.is_stopped()
 
@@ -242,7 +307,7 @@ class SampledOutput:
         self._seen[token] += 1
 
     def _end(self, reason: FinishReason, step: Step) -> Step:
-        """End the output with its last step."""
+        """Mark the output as ended, and return its last step with the rest of the text."""
         self.constraint_satisfied = (
             self._matcher is not None and self._matcher.is_complete() and not self._stream.is_stopped
         )
@@ -253,12 +318,12 @@ class SampledOutput:
 
 
 def token_logprobs(vocabulary: Vocabulary, token: int, row: Row, top: int) -> tuple[TokenLogprob, ...]:
-    """Return the log-probability of a token with the `top` most probable ones; empty if the row has none."""
-    known = row.log_probabilities
-    if known is None:
+    """Return the log-probability of a token with the `top` most probable tokens; empty if the row has none."""
+    logprobs = row.log_probabilities
+    if logprobs is None:
         return ()
     best: list[int] = []
     if top:
-        best = np.argsort(-known, kind="stable")[:top].tolist()
-    alternatives = tuple(TokenLogprob(other, vocabulary.piece(other), float(known[other])) for other in best)
-    return (TokenLogprob(token, vocabulary.piece(token), float(known[token]), alternatives),)
+        best = np.argsort(-logprobs, kind="stable")[:top].tolist()
+    alternatives = tuple(TokenLogprob(other, vocabulary.piece(other), float(logprobs[other])) for other in best)
+    return (TokenLogprob(token, vocabulary.piece(token), float(logprobs[token]), alternatives),)

@@ -21,9 +21,9 @@ from services.inference.core.generation import Sampling
 Logits = NDArray[np.float32]
 
 GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
-_NEAR_BEST = 8.0  # nats below the best logit that hold nearly all of the mass: only these tokens are sorted
-_TOP_NATS = (4.0, 8.0, np.inf)  # distances from the best logit that are searched for the top k, in turn
-_FEW_TOKENS = 256  # Python's numbers are faster than calls of NumPy for up to so many tokens
+_NEAR_BEST = 8.0  # nearly all of the mass lies within so many nats of the best logit: only these tokens are sorted
+_TOP_NATS = (4.0, 8.0, np.inf)  # the top k are searched within these distances from the best logit, in turn
+_FEW_TOKENS = 256  # up to so many tokens, plain Python is faster than NumPy
 _TABLE_ROWS = 64
 _LEAST = float(np.finfo(np.float32).min)
 
@@ -62,7 +62,7 @@ def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> Non
 
 
 def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
-    """Return the tokens to draw from; at temperature 0 only the most probable one, the lowest id of equals.
+    """Return the tokens to draw from; at temperature 0 only the most probable token, of equals the lowest id.
 
     A logit of -inf excludes its token; at least one logit must be finite.
     """
@@ -84,8 +84,8 @@ def log_probabilities(logits: Logits) -> NDArray[np.float64]:
 def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
     """Return the `top_k` greatest finite logits, negated, with their tokens, in order; empty if too many are equal.
 
-    The logits are laid out as a table, each column of which has a greatest one. The k-th greatest of these is at most
-    the k-th greatest of all logits, so only the columns that reach it are searched.
+    The logits are laid out as a table. The k-th greatest of the column maxima is at most the k-th greatest of all
+    logits, so only the columns whose maxima reach it are searched.
     """
     width = logits.size // _TABLE_ROWS
     if width <= top_k:
@@ -97,13 +97,13 @@ def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
     if columns.size > _FEW_TOKENS + top_k:
         return []
     near = table[:, columns].ravel()
-    found = np.flatnonzero(near >= least)
-    if found.size > _FEW_TOKENS + top_k:
+    positions = np.flatnonzero(near >= least)
+    if positions.size > _FEW_TOKENS + top_k:
         return []
-    names, count = columns.tolist(), columns.size
+    numbers, count = columns.tolist(), columns.size
     best = [
-        (-value, index // count * width + names[index % count])
-        for index, value in zip(found.tolist(), near[found].tolist(), strict=True)
+        (-value, index // count * width + numbers[index % count])
+        for index, value in zip(positions.tolist(), near[positions].tolist(), strict=True)
     ]
     rest = logits[_TABLE_ROWS * width :].tolist()
     best += [(-value, token) for token, value in enumerate(rest, start=_TABLE_ROWS * width) if value >= least]
@@ -112,7 +112,7 @@ def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
 
 
 def _choose(ranked: Sequence[tuple[float, int]], sampling: Sampling) -> Choices:
-    """Return the choices among tokens in order, given with their negated logits."""
+    """Return the choices among ranked tokens, given with their negated logits."""
     best = ranked[0][0]
     weights = [math.exp(best - negated) for negated, _ in ranked]
     if sampling.top_p < 1.0:
@@ -160,7 +160,7 @@ def _top_tokens(logits: Logits, best: float, top_k: int) -> NDArray[np.int64]:
     if tokens.size > top_k:
         values = logits[tokens]
         least = np.partition(values, -top_k)[-top_k]
-        tokens = tokens[values >= least]  # ties may give more than k: cut after the stable sort
+        tokens = tokens[values >= least]  # with ties there may be more than k: cut after the stable sort
     order = np.argsort(-logits[tokens], kind="stable")
     ranked: NDArray[np.int64] = tokens[order][:top_k]
     return ranked

@@ -1,11 +1,11 @@
 """Turns the chunks of a remote engine's stream into the events of an inference.
 
 Invariants:
-    1. A candidate's deltas come before its end, and nothing of it after its end.
-    2. The arguments of the deltas of a call are those of the call in the end.
-    3. Every call of an end has an offered tool's name, a JSON object and an id of its own.
-    4. A stream is whole only if every candidate ended.
-    5. No end says that a constraint is satisfied: nothing here held the output to it.
+    1. A candidate's deltas come before its end, and no event of it after its end.
+    2. The argument deltas of a call concatenate to the arguments of the call in the end.
+    3. Every call of an end has the name of an offered tool, a JSON object and a unique id.
+    4. A stream is complete only if every candidate ended.
+    5. No end reports a satisfied constraint: this service does not enforce constraints of remote engines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, Internal
+from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 from services.inference.core.generation import (
     CandidateEnd,
@@ -23,10 +26,12 @@ from services.inference.core.generation import (
     FinishReason,
     InferenceRequest,
     TokenLogprob,
+    ToolCallDelta,
 )
-from services.inference.core.prompts.tool_calls import offered_tools
-from services.inference.core.remote.calls import CallPiece, RemoteCalls, malformed
+from services.inference.core.prompts import offered_tools
 
+MAX_CALLS = 128
+_EMPTY_ARGUMENTS = "{}"
 _FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -36,8 +41,111 @@ _FINISH_REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of a tool call as the engine sent it, with the engine's index."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call so far; `source` is its first piece."""
+
+    source: CallPiece
+    id: str
+    name: str = ""
+    arguments: str = ""
+
+
+class RemoteCalls:
+    """Joins the streamed pieces of the tool calls of one candidate, in the order of their first pieces.
+
+    Args:
+        tool_names: The tools that the model may call.
+        new_call_id: Makes the id of a call with an unusable id.
+    """
+
+    def __init__(self, tool_names: Sequence[str], new_call_id: Callable[[], str]) -> None:
+        self._tool_names = frozenset(tool_names)
+        self._new_call_id = new_call_id
+        self._calls: list[_Call] = []
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether every call names an offered tool and has a JSON object as its arguments."""
+        return all(map(self._is_whole, self._calls))
+
+    def whole(self) -> tuple[ToolCall, ...]:
+        """Return the complete calls."""
+        return tuple(ToolCall(call.id, call.name, call.arguments) for call in self._calls if self._is_whole(call))
+
+    def add(self, piece: CallPiece) -> Iterator[ToolCallDelta]:
+        """Add a piece, and yield its delta if the call names an offered tool.
+
+        Raises Internal (INFERENCE_MALFORMED_RESPONSE) for more than 128 calls.
+        """
+        position = self._position_of(piece)
+        call = self._calls[position]
+        is_first = not call.name
+        call.name = call.name or piece.name
+        call.arguments += piece.arguments
+        if call.name not in self._tool_names:
+            return
+        if is_first:
+            yield ToolCallDelta(position, call.id, call.name, call.arguments)
+        elif piece.arguments:
+            yield ToolCallDelta(position, arguments_json=piece.arguments)
+
+    def fill(self) -> Iterator[ToolCallDelta]:
+        """Complete calls without arguments by an empty object; yield the deltas."""
+        for position, call in enumerate(self._calls):
+            if not call.arguments.strip() and call.name in self._tool_names:
+                call.arguments += _EMPTY_ARGUMENTS
+                yield ToolCallDelta(position, arguments_json=_EMPTY_ARGUMENTS)
+
+    def _position_of(self, piece: CallPiece) -> int:
+        """Return the call that a piece belongs to.
+
+        Some engines give several calls the same index, with different ids.
+        """
+        for position in reversed(range(len(self._calls))):
+            source = self._calls[position].source
+            if source.index == piece.index:
+                begins_another = piece.name and piece.id and piece.id != source.id
+                return self._begin(piece) if begins_another else position
+        return self._begin(piece)
+
+    def _begin(self, piece: CallPiece) -> int:
+        if len(self._calls) == MAX_CALLS:
+            raise malformed(f"asks for more than {MAX_CALLS} tool calls at once")
+        call_id = piece.id
+        if not is_id(call_id) or call_id in {call.id for call in self._calls}:
+            call_id = self._new_call_id()
+        self._calls.append(_Call(piece, call_id))
+        return len(self._calls) - 1
+
+    def _is_whole(self, call: _Call) -> bool:
+        return call.name in self._tool_names and _is_object(call.arguments)
+
+
+def malformed(problem: str) -> Internal:
+    """Return the error for an invalid message of an engine."""
+    return Internal(f"the engine {problem}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text, is_rewritable=True), dict)
+    except JsonTextError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class ChoicePiece:
-    """What a chunk adds to one candidate; `finish_reason` is empty until its last piece."""
+    """The part of a chunk for one candidate; `finish_reason` is empty until its last piece."""
 
     index: int
     content: str = ""
@@ -49,7 +157,7 @@ class ChoicePiece:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the engine counted so far."""
+    """The engine's counts so far."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -74,7 +182,7 @@ class _Candidate:
     is_cancelled: bool = False
 
     def count(self, piece: ChoicePiece) -> None:
-        """Count a piece as a token, or as those of its log-probabilities."""
+        """Count the tokens of a piece: one per log-probability, at least one."""
         if not (piece.content or piece.reasoning or piece.calls):
             return
         tokens = max(1, len(piece.logprobs))
@@ -84,13 +192,13 @@ class _Candidate:
 
 
 class RemoteAnswers:
-    """The candidates of one inference. Feed the chunks in their order, then call `finish`.
+    """The candidates of one inference. Feed the chunks in order, then call `finish`.
 
     Args:
         count: Number of candidates.
         tool_names: The tools that the model may call.
-        is_enforced: Whether it must call one.
-        new_call_id: Makes the id of a call whose own id cannot be used.
+        is_enforced: Whether the model must call a tool.
+        new_call_id: Makes the id of a call with an unusable id.
     """
 
     def __init__(
@@ -118,8 +226,8 @@ class RemoteAnswers:
     def feed(self, chunk: Chunk) -> Iterator[Delta | CandidateEnd]:
         """Yield the events of a chunk.
 
-        The end of a single candidate waits for `finish`, which has the engine's count of its tokens. Raises Internal,
-        (INFERENCE_MALFORMED_RESPONSE) for a chunk that cannot be, (INFERENCE_ENGINE_ERROR) for an end by a failure.
+        The end of a single candidate waits for `finish`, because the engine's count of its tokens comes last. Raises
+        Internal: INFERENCE_MALFORMED_RESPONSE for an invalid chunk, INFERENCE_ENGINE_ERROR for an end by a failure.
         """
         if chunk.counts is not None:
             self.counts = chunk.counts
@@ -135,9 +243,9 @@ class RemoteAnswers:
                 yield from self._take(candidate, piece)
 
     def finish(self, *, prompt_tokens: int, window: int, decode_seconds: float) -> Iterator[CandidateEnd | Completed]:
-        """Yield the last events; `prompt_tokens` counts where the engine did not.
+        """Yield the last events; `prompt_tokens` is used if the engine sent no counts.
 
-        Raises Internal (INFERENCE_MALFORMED_RESPONSE) when a candidate has not ended.
+        Raises Internal (INFERENCE_MALFORMED_RESPONSE) if a candidate has not ended.
         """
         for index, candidate in enumerate(self._candidates):
             if candidate.end is None:
@@ -162,7 +270,7 @@ class RemoteAnswers:
         )
         if len(self._candidates) == 1:
             longest = output = counts.output_tokens
-        output = max(output, counts.output_tokens)  # some engines count one candidate alone
+        output = max(output, counts.output_tokens)  # some engines count only one candidate
         return TokenUsage(
             prompt_tokens=counts.prompt_tokens,
             cached_prompt_tokens=min(counts.cached_prompt_tokens, counts.prompt_tokens),

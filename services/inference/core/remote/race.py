@@ -1,12 +1,13 @@
-"""Decides which models of a route are asked, and when. Knows neither tasks nor requests.
+"""Decides when each model of a route starts. Knows neither tasks nor requests.
 
-Theory of operation. The models of a route are asked in their order until one says something. The next one is asked when
-one fails in a way that another model may not share, and, with hedging, when the last one has said nothing for a while.
+Theory of operation. The models of a route start in their order until one produces output. The next model starts when a
+model fails for a reason of its own and, with hedging, when the last started model has been silent for a while (J. Dean
+and L. A. Barroso, "The Tail at Scale", CACM 2013).
 
 Invariants:
-    1. Models are asked in their order, each at most once.
-    2. Each event asks at most one more model.
-    3. A failure that the request itself causes asks no further model.
+    1. Models start in their order, each at most once.
+    2. Each event starts at most one model.
+    3. A failure that the request itself causes starts no further model.
     4. The race is lost when no model runs; until then at least one runs.
 """
 
@@ -23,51 +24,51 @@ class Race:
 
     Attributes:
         count: Number of models.
-        hedge_after_s: Silence after which the next model is asked as well; None waits for a failure.
-        asked: How many were asked: the first ones.
-        running: The positions of those that have not failed.
-        next_at_s: When the next one is asked; infinity for never.
+        hedge_after_s: Silence after which the next model starts too; None waits for a failure.
+        started: Number of started models.
+        running: Positions of the started models that have not failed.
+        next_at_s: When the next model starts; infinity for never.
     """
 
     count: int
     hedge_after_s: float | None = None
-    asked: int = 0
+    started: int = 0
     running: frozenset[int] = frozenset()
     next_at_s: float = math.inf
 
     @property
     def is_lost(self) -> bool:
-        """Whether every asked model failed, and no other will be asked."""
-        return self.asked > 0 and not self.running
+        """Whether every started model failed, and no other model will start."""
+        return self.started > 0 and not self.running
 
     def begin(self, now_s: float) -> Race:
-        """Ask the first model."""
-        return _asking_next(self, now_s)
+        """Start the first model."""
+        return _starting_next(self, now_s)
 
     def at(self, now_s: float) -> Race:
-        """Ask the next model if its time has come."""
+        """Start the next model if its time has come."""
         if now_s < self.next_at_s:
             return self
-        return _asking_next(self, now_s)
+        return _starting_next(self, now_s)
 
     def after_failure(self, position: int, now_s: float, *, may_others_succeed: bool) -> Race:
-        """Return the race without a model that failed; the next one is asked if it may succeed."""
+        """Return the race without a failed model; starts the next model if it may succeed."""
         rest = replace(self, running=self.running - {position})
         if not may_others_succeed:
             return replace(rest, next_at_s=math.inf)
-        return _asking_next(rest, now_s)
+        return _starting_next(rest, now_s)
 
     def winner(self, speaking: Iterable[int]) -> int | None:
-        """Return the first of the models that say something; None for none."""
+        """Return the first running model with output, if there is any."""
         return min((position for position in speaking if position in self.running), default=None)
 
 
-def _asking_next(race: Race, now_s: float) -> Race:
-    """Return the race with one more model asked, if there is one."""
-    if race.asked == race.count:
+def _starting_next(race: Race, now_s: float) -> Race:
+    """Return the race with the next model started, if there is one left."""
+    if race.started == race.count:
         return replace(race, next_at_s=math.inf)
-    asked = race.asked + 1
+    started = race.started + 1
     next_at_s = math.inf
-    if race.hedge_after_s is not None and asked < race.count:
+    if race.hedge_after_s is not None and started < race.count:
         next_at_s = now_s + race.hedge_after_s
-    return replace(race, asked=asked, running=race.running | {race.asked}, next_at_s=next_at_s)
+    return replace(race, started=started, running=race.running | {race.started}, next_at_s=next_at_s)

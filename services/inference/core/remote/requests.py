@@ -1,4 +1,4 @@
-"""Writes a request as the JSON of OpenAI's API. Fields that the caller did not set are left to the engine."""
+"""Writes a request as the JSON of OpenAI's API, and estimates its tokens. Omits fields that the caller did not set."""
 
 from __future__ import annotations
 
@@ -6,22 +6,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.images import Image, split_content
-from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.images import ESTIMATED_TOKENS, Image, split_content
+from pagantic_common.domain.messages import (
+    Message,
+    ModelInfo,
+    Role,
+    ToolChoice,
+    ToolChoiceMode,
+    ToolDefinition,
+    count_images,
+)
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
     ChatPrompt,
+    Constraint,
+    ConstraintKind,
     InferenceRequest,
+    Prompt,
     ReasoningMode,
     Sampling,
     TokenPrompt,
 )
-from services.inference.core.prompts.chat import with_joined_system
-from services.inference.core.prompts.tool_calls import offered_tools, parameters_of
-from services.inference.core.remote.estimate import estimate_prompt
-from services.inference.core.remote.schemas import refuse_constraint, schema_of
+from services.inference.core.prompts import offered_tools, parameters_of, with_joined_system
 
+BYTES_PER_TOKEN = 3  # so most texts have fewer tokens: English has 4 to 5 bytes a token, code and other scripts about 3
+# Approximate tokens that a template adds to each message and to each tool.
+MESSAGE_TOKENS = 8
+TOOL_TOKENS = 16
+# The constraint service adds options for our own engine to schemas under this key.
+_ENGINE_OPTIONS = "x-guidance"
 CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
 EMBEDDINGS_PATH = "/embeddings"
@@ -29,15 +44,69 @@ _SCHEMA_NAME = "output"
 _MAX_SEED = 2**63 - 1  # engines keep a seed in 64 bits with a sign
 
 
+def estimate_text(text: str) -> int:
+    """Return the estimated tokens of a text; 0 for an empty text."""
+    return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
+
+
+def estimate_prompt(prompt: Prompt) -> int:
+    """Return the estimated tokens of a prompt with its template and tools."""
+    if isinstance(prompt, TokenPrompt):
+        return len(prompt.tokens)
+    if isinstance(prompt, str):
+        return estimate_text(prompt)
+    around = MESSAGE_TOKENS * (len(prompt.messages) + 1) + TOOL_TOKENS * len(prompt.tools)
+    seen = ESTIMATED_TOKENS * count_images(prompt.messages)
+    return around + seen + sum(estimate_text(text) for text in prompt.texts())
+
+
+def schema_of(constraint: Constraint, model: str) -> dict[str, Any]:
+    """Return the schema of a constraint; raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) for any other kind."""
+    schema: Any = None
+    if constraint.kind is ConstraintKind.SCHEMA:
+        schema = _parsed(constraint.text, model)
+    elif constraint.kind is ConstraintKind.ENGINE_TEXT and constraint.text.startswith("{"):
+        schema = _schema_of_engine_text(_parsed(constraint.text, model))
+    if not isinstance(schema, dict):
+        raise refuse_constraint(model, "takes JSON Schemas of objects only, no grammars, patterns or lists of values")
+    return schema
+
+
+def refuse_constraint(model: str, reason: str) -> InvalidRequest:
+    """Return the refusal of a constraint by the engine of a model."""
+    return InvalidRequest(
+        f"the engine of model {model!r} {reason}, or use a model that this service decodes itself",
+        code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID,
+    )
+
+
+def _parsed(text: str, model: str) -> Any:
+    try:
+        return parse_json(text, is_rewritable=True)
+    except JsonTextError as error:
+        raise refuse_constraint(model, f"takes JSON Schemas, and this one is not JSON ({error})") from None
+
+
+def _schema_of_engine_text(parsed: Any) -> Any:
+    """Return the schema of an engine text that consists of a single schema; None for any other text."""
+    grammars = parsed.get("grammars")
+    if not isinstance(grammars, list) or len(grammars) != 1 or not isinstance(grammars[0], dict):
+        return None
+    schema = grammars[0].get("json_schema")
+    if grammars[0].get("lark_grammar") or not isinstance(schema, dict):
+        return None
+    return {name: value for name, value in schema.items() if name != _ENGINE_OPTIONS}
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
     """A model of another engine.
 
     Attributes:
-        info: Its description here.
-        name: Its name at the engine.
-        max_tokens_field: The field that limits the output there.
-        extra_body: Fields of every request; null leaves a field out.
+        info: Its description in this service.
+        name: Its name in the engine's API.
+        max_tokens_field: The API's field that limits the output.
+        extra_body: Fields of every request; null omits a field.
     """
 
     info: ModelInfo
@@ -57,8 +126,8 @@ class RemoteRequest:
 def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) -> RemoteRequest:
     """Return the streamed request of an inference.
 
-    Raises InvalidRequest, (CONSTRAINT_GRAMMAR_INVALID) for a constraint that is no JSON Schema, and (TOOL_NOT_FOUND)
-    for a choice of a tool that is not offered.
+    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint other than a JSON Schema, TOOL_NOT_FOUND for a
+    choice of a tool that is not offered.
     """
     if request.said_tokens:
         raise InvalidRequest("another engine serves the model, which continues no answer: leave said_tokens empty")
@@ -101,7 +170,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def _max_tokens(request: InferenceRequest, info: ModelInfo) -> int:
-    """Return the limit of the output; 0 leaves it to the engine, where the prompt may leave less than the default."""
+    """Return the limit of the output; 0 leaves it to the engine, if the window may have less room than the default."""
     if request.max_tokens:
         return request.max_tokens
     if estimate_prompt(request.prompt) + DEFAULT_MAX_TOKENS <= info.context_window:
@@ -131,7 +200,7 @@ def _chat_fields(request: InferenceRequest, prompt: ChatPrompt, model: RemoteMod
         if choice.is_enforced:
             raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
         if tools:
-            # A constraint binds the text of the answer, so that the answer cannot be a call.
+            # A constraint binds the text of the answer, so the answer cannot be a call.
             fields["tool_choice"] = "none"
         schema = schema_of(request.constraint, model.info.name)
         fields["response_format"] = {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema}}

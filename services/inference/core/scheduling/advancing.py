@@ -1,6 +1,18 @@
-"""Continues branches with the rows of logits after their tokens: candidates draw, branches part, candidates end."""
+"""Continues branches with the rows of logits after their tokens: candidates draw, branches part, candidates end.
+
+Theory of operation. Each candidate of a branch draws from the row after the branch's last token. The candidates that
+drew the same token stay together; the others part into branches of their own, which share the computed tokens. A draft
+is verified by the same draws: while the drawn token is the drafted token, the next row is valid too, and the branch
+continues with it. So a draft changes the number of steps, never the distribution of the output.
+
+Invariants:
+    1. `computed` of a continued branch counts exactly the tokens in its sequence: refused drafts are truncated.
+    2. Every candidate is in exactly one branch until its `Ended` event.
+"""
 
 from __future__ import annotations
+
+from operator import attrgetter
 
 from pagantic_common.domain.errors import InvalidRequest
 from services.inference.core.decoding.output import Output, Row, Step
@@ -18,8 +30,10 @@ from services.inference.core.scheduling.branches import (
     SchedulerEvent,
     Ticket,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import common_length
+from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.seating import Seating
+
+_INDEX = attrgetter("index")
 
 
 class Advancing:
@@ -32,8 +46,8 @@ class Advancing:
     def advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
         """Continue a branch with the rows after its tokens and after each token of its draft.
 
-        Returns how many tokens of the draft were picked. An error in the sampling, constraint or text of a request
-        fails that request alone.
+        Return the number of drafted tokens that were drawn. An error in the sampling, constraint or text of a request
+        fails only that request.
         """
         ticket = branch.ticket
         if not ticket.is_prompted:
@@ -71,60 +85,51 @@ class Advancing:
         accepted = 0
         while True:
             row = branch.output.rank(logits[accepted])
-            drafted = None
-            if accepted < len(draft):
-                drafted = draft[accepted]
+            drafted = draft[accepted] if accepted < len(draft) else None
             token = self._draw(branch, row, drafted, events)
-            step = self._accept(branch, token, row)
-            self._report(branch, step, events)
+            step = self._accept(branch, token, row, events)
             if step.finish_reason is not None:
                 self._seating.remove(branch)
                 return accepted
             branch.extend(step.tokens)
-            matched = common_length(step.tokens, draft[accepted:], len(draft))
-            branch.computed += matched
-            accepted += matched
+            matched = 0
+            if drafted is not None:
+                matched = common_length(step.tokens, draft[accepted:], len(draft))
+                branch.computed += matched
+                accepted += matched
             if matched < len(step.tokens):
                 break
         assert branch.sequence_id is not None  # noqa: S101 - it was just computed
         self._seating.tree.truncate(branch.sequence_id, branch.computed)
         return accepted
 
-    def _accept(self, branch: Branch, token: int, row: Row) -> Step:
-        """Add a token to the output of a branch, and count what it adds to each candidate."""
-        before = branch.output.output_tokens
-        step = branch.output.accept(token, row)
-        self.output_tokens_total += (branch.output.output_tokens - before) * len(branch.candidates)
-        return step
-
     def _draw(self, branch: Branch, row: Row, drafted: int | None, events: list[SchedulerEvent]) -> int:
-        """Let every candidate draw, and return the token of those that stay in the branch.
+        """Let every candidate draw, and return the token of the candidates that stay in the branch.
 
-        The drafted token stays if it was drawn, else the most drawn one. Candidates of other tokens part.
+        They are those that drew the drafted token or, without such a draw, the most frequent token. The others part.
         """
         groups: dict[int, list[Candidate]] = {}
         is_random = branch.output.is_random
         for candidate in branch.candidates:
-            draw = 0.0
-            if is_random:
-                draw = candidate.draw()
+            draw = candidate.draw() if is_random else 0.0
             groups.setdefault(row.choices.pick(draw), []).append(candidate)
-        stays = max(groups, key=lambda token: len(groups[token]))
+        if len(groups) == 1:
+            return next(iter(groups))
+        staying = max(groups, key=lambda token: len(groups[token]))
         if drafted in groups:
-            stays = drafted
+            staying = drafted
         for token, candidates in groups.items():
-            if token != stays:
+            if token != staying:
                 self._part(branch, candidates, token, row, events)
-        branch.candidates = groups[stays]
-        return stays
+        branch.candidates = groups[staying]
+        return staying
 
     def _part(
         self, branch: Branch, candidates: list[Candidate], token: int, row: Row, events: list[SchedulerEvent]
     ) -> None:
         """Let the candidates that drew another token continue in a branch of their own."""
         other = Branch(branch.ticket, [], [], branch.output.fork(), candidates)
-        step = self._accept(other, token, row)
-        self._report(other, step, events)
+        step = self._accept(other, token, row, events)
         if step.finish_reason is not None:
             return
         assert branch.sequence_id is not None  # noqa: S101 - it was just computed
@@ -136,6 +141,21 @@ class Advancing:
         other.last_served = branch.last_served
         self._seating.branches.append(other)
 
+    def _accept(self, branch: Branch, token: int, row: Row, events: list[SchedulerEvent]) -> Step:
+        """Add a token to the output of a branch, and report the progress or the end of its candidates."""
+        output, ticket, candidates = branch.output, branch.ticket, branch.candidates
+        before = output.output_tokens
+        step = output.accept(token, row)
+        self.output_tokens_total += (output.output_tokens - before) * len(candidates)
+        tokens = step.tokens if ticket.request.reports_tokens else ()
+        if step.text or step.logprobs or tokens:
+            indexes = tuple(map(_INDEX, candidates))
+            events.append(Progress(ticket.number, indexes, step.text, output.output_tokens, step.logprobs, tokens))
+        if step.finish_reason is not None:
+            for candidate in candidates:
+                self._end(ticket, candidate, output, step.finish_reason, events)
+        return step
+
     def _report_prompt(self, ticket: Ticket, events: list[SchedulerEvent]) -> None:
         ticket.is_prompted = True
         request = ticket.request
@@ -145,19 +165,6 @@ class Advancing:
         if said:
             tokens = request.said_tokens if request.reports_tokens else ()
             events.append(Progress(ticket.number, (0,), request.said_text, said, tokens=tokens))
-
-    def _report(self, branch: Branch, step: Step, events: list[SchedulerEvent]) -> None:
-        request = branch.ticket.request
-        tokens: tuple[int, ...] = ()
-        if request.reports_tokens:
-            tokens = step.tokens
-        if step.text or step.logprobs or tokens:
-            indexes = tuple(candidate.index for candidate in branch.candidates)
-            output_tokens = branch.output.output_tokens
-            events.append(Progress(branch.ticket.number, indexes, step.text, output_tokens, step.logprobs, tokens))
-        if step.finish_reason is not None:
-            for candidate in branch.candidates:
-                self._end(branch.ticket, candidate, branch.output, step.finish_reason, events)
 
     def _end(
         self,

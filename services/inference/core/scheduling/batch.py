@@ -1,11 +1,19 @@
 """Fills one batch: which branches are served, with how many of their pending tokens, and with which drafts.
 
-Each tenant gets its share of the tokens, and what it does not need goes to the others. Of its branches, those with few
-pending tokens come first, the longest unserved first, so that all decoding branches continue together. Then come
-prompts: the oldest gets at least half of the rest, so that it is not starved, and the shortest ones get the other half,
-so that they need not wait for long ones. Drafts come last. A prompt is deferred while another one computes its next
-tokens in the same batch; it shares them afterwards. An engine that computes outputs and prompts faster apart gets them
-in turns.
+Theory of operation. Each tenant gets its share of the step's tokens, and shares that a tenant does not need go to the
+others. Among the branches of a tenant, those with few pending tokens come first, the longest unserved first, so that
+all decoding branches continue together. Prompts follow, in chunks: the oldest prompt gets at least half of the rest, so
+that it is not starved, and the shortest prompts get the other half, so that they need not wait for long ones. Drafts
+come last. A prompt is deferred while another prompt computes the same next tokens in the batch; it shares them
+afterwards. An engine that computes outputs and prompts faster apart gets them in turns.
+
+Invariants:
+    1. Work has at most the tokens of the budget: `step`, or `prompt` if the step computes no output.
+    2. Every tenant with pending tokens gets a token, if there are at most as many tenants as tokens.
+    3. Beside prompts, decoding branches get at most three quarters of a tenant's share, and at least one token.
+
+Sources: chunked prefill beside decoding, A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with
+Sarathi-Serve", OSDI 2024.
 """
 
 from __future__ import annotations
@@ -17,20 +25,20 @@ from enum import Enum, auto
 
 from services.inference.core.decoding.images import Embeddings, embeddings_at
 from services.inference.core.scheduling.branches import Branch
-from services.inference.core.scheduling.cells.cache_owners import cache_keys
+from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
-_SHORT = 16  # pending tokens up to which a branch is served with the decoding branches
+_SHORT = 16  # a branch with at most so many pending tokens is served with the decoding branches
 _LONGEST_PROMPT_STEP_S = 0.3
 _LONGEST_OUTPUT_WAIT_S = 0.2
-_WORTH_WAITING = 16  # tokens that another prompt computes; fewer are computed again sooner than they are shared
+_WORTH_WAITING = 16  # fewer tokens are recomputed sooner than they are shared
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Tokens to append to a sequence of length `position`; the last `logit_rows` of them want logits.
+    """Tokens to append to a sequence of length `position`; the engine returns logits for the last `logit_rows` tokens.
 
-    Where there are `embeddings` of an image, a row for each token, the model reads them in place of the tokens.
+    `embeddings` of an image, a row for each token, replace the tokens as the model's input.
     """
 
     sequence_id: int
@@ -42,9 +50,9 @@ class Slice:
 
 @dataclass(slots=True)
 class Work:
-    """The part of a batch for one branch: its next `size` pending tokens and, if these are all, a draft.
+    """The part of a batch for one branch: its next `size` pending tokens and, if no more are pending, a draft.
 
-    Before the draft model has made its draft, `guesses` is how many tokens it may have.
+    Until the draft model has made its draft, `guesses` is the number of tokens that it may draft.
     """
 
     branch: Branch
@@ -65,36 +73,32 @@ class Work:
         return self.size == self.branch.pending
 
     @property
-    def has_draft(self) -> bool:
-        """Whether it has a draft, or may get one."""
-        return bool(self.draft) or self.guesses > 0
-
-    def drop_draft(self) -> None:
-        """Do without a draft."""
-        self.draft, self.guesses = [], 0
-
-    @property
     def keys(self) -> list[int]:
-        """The keys of these tokens in the cache, until the branch continues."""
-        computed, owner = self.slice.position, self.branch.ticket.owner
-        return self.branch.keys[computed : computed + self.size] + cache_keys(self.draft, owner)
+        """The cache keys of these tokens; valid until the branch continues."""
+        computed = self.slice.position
+        keys = self.branch.keys[computed : computed + self.size]
+        if self.draft:
+            keys += cache_keys(self.draft, self.branch.ticket.owner)
+        return keys
 
     def plan_slice(self) -> Slice:
         """Fix and return the slice for the engine, once the plan is made."""
         branch = self.branch
         assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
-        end = branch.computed + self.size
+        start = branch.computed
+        end = start + self.size
         rows = 0
         if end == len(branch.tokens):
             rows = 1 + len(self.draft)
-        tokens = branch.tokens[branch.computed : end] + self.draft
-        embeddings = embeddings_at(branch.ticket.request.images, branch.computed, end)
-        self.slice = Slice(branch.sequence_id, tokens, branch.computed, rows, embeddings)
+        embeddings = None
+        if branch.ticket.request.images:
+            embeddings = embeddings_at(branch.ticket.request.images, start, end)
+        self.slice = Slice(branch.sequence_id, branch.tokens[start:end] + self.draft, start, rows, embeddings)
         return self.slice
 
 
 class Turn(Enum):
-    """What a step computes, if there is both."""
+    """The kind of work that a step computes if both kinds are pending."""
 
     OUTPUTS = auto()
     PROMPTS = auto()
@@ -102,7 +106,7 @@ class Turn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Tokens of one step: `step`, or up to `prompt`, if that is more and the step computes no output.
+    """Maximum tokens of one step: `step`, or `prompt` if that is larger and the step computes no output.
 
     Without a `turn`, outputs and prompts are computed together.
     """
@@ -113,7 +117,7 @@ class StepBudget:
 
 
 def turn_of(work: Sequence[Work]) -> Turn:
-    """Tell whether a step computes prompts, with outputs or without."""
+    """Return PROMPTS if a step computes any prompt, else OUTPUTS."""
     if any(_is_prompt(item.branch) for item in work):
         return Turn.PROMPTS
     return Turn.OUTPUTS
@@ -124,98 +128,111 @@ def fill_batch(
 ) -> list[Work]:
     """Return the work of one step, within its budget; marks the deferred prompts.
 
-    `prompt_costs` are the costs of steps of prompts alone, where they differ from others of as many tokens.
+    `prompt_costs` are the costs of steps with prompts alone, if they differ from other steps of as many tokens.
     """
+    longest_s = _LONGEST_PROMPT_STEP_S
+    if budget.turn is not None:
+        seated, longest_s = _branches_of(budget.turn, seated)
+    limit = _token_limit(seated, budget, prompt_costs or costs, longest_s)
+    left = limit
     work: list[Work] = []
-    seated, longest_s = _whose_turn(seated, budget.turn)
-    most = _most_tokens(seated, budget, prompt_costs or costs, longest_s)
-    left = most
-    tenants = _by_tenant(seated, most)
+    tenants = _by_tenant(seated, limit)
     weights = [branches[0].ticket.weight for branches in tenants]
     for index, branches in enumerate(tenants):
         weighted = math.ceil(left * weights[index] / sum(weights[index:]))
-        after = len(tenants) - index - 1  # each of them gets a token too, if there are so many
+        after = len(tenants) - index - 1  # each later tenant gets a token too, if there are enough tokens
         share = min(left, max(1, min(weighted, left - after)))
-        left -= share - _add_all(work, branches, share)
+        left -= share - _add_tenant(work, branches, share)
     for item in work:
         more = min(left, item.branch.pending_run - item.size)
         item.size += more
         left -= more
-    _add_drafts(work, left - (most - budget.step), costs)
+    _add_drafts(work, left - (limit - budget.step), costs)
     return work
 
 
-def _whose_turn(seated: Sequence[Branch], turn: Turn | None) -> tuple[Sequence[Branch], float]:
-    """Return the branches of a step, and how long one with prompts alone may take."""
-    if turn is not None:
-        outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
-        prompts = [branch for branch in seated if _is_prompt(branch)]
-        if outputs and prompts:
-            return prompts if turn is Turn.PROMPTS else outputs, _LONGEST_OUTPUT_WAIT_S
-    return seated, _LONGEST_PROMPT_STEP_S
+def _branches_of(turn: Turn, seated: Sequence[Branch]) -> tuple[Sequence[Branch], float]:
+    """Return the branches of a turn, and the maximum seconds of a step with prompts alone."""
+    outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
+    prompts = [branch for branch in seated if _is_prompt(branch)]
+    if not (outputs and prompts):
+        return seated, _LONGEST_PROMPT_STEP_S
+    return prompts if turn is Turn.PROMPTS else outputs, _LONGEST_OUTPUT_WAIT_S
 
 
 def _is_prompt(branch: Branch) -> bool:
     return branch.pending > _SHORT
 
 
-def _most_tokens(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, longest_s: float) -> int:
-    """Return the tokens of a step. Large ones compute prompts faster, but a cancel and a new request wait for them."""
-    if any(branch.ticket.is_prompted and not _is_prompt(branch) for branch in seated):
-        return budget.step
+def _token_limit(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, longest_s: float) -> int:
+    """Return the maximum tokens of a step.
+
+    Large steps compute prompts faster, but a cancellation and a new request wait for the end of the step.
+    """
+    for branch in seated:
+        if branch.ticket.is_prompted and not _is_prompt(branch):
+            return budget.step
     sizes = _prompt_sizes(budget)
-    most = next((size for size in sizes if 0 < costs.expect(size) <= longest_s), sizes[-1])
-    rest = sum(branch.pending for branch in seated) - most
-    # A step of fewer tokens would take longer than they take in this one.
-    if budget.turn is not None and 0 < rest < budget.step and most + rest <= budget.prompt:
-        return most + rest
-    return most
+    limit = next((size for size in sizes if 0 < costs.expect(size) <= longest_s), sizes[-1])
+    rest = sum(branch.pending for branch in seated) - limit
+    # A separate step for so few tokens would take longer than adding them to this step.
+    if budget.turn is not None and 0 < rest < budget.step and limit + rest <= budget.prompt:
+        return limit + rest
+    return limit
 
 
 def _prompt_sizes(budget: StepBudget) -> list[int]:
-    """Return the sizes that a step of prompts may have, the largest first."""
+    """Return the possible sizes of a step of prompts, the largest first."""
     sizes = [max(budget.step, budget.prompt)]
     while sizes[-1] // 2 >= budget.step:
         sizes.append(sizes[-1] // 2)
-    # Where steps take turns, one that is larger than those with outputs is faster even for fewer tokens.
+    # If steps take turns, a step larger than those with outputs is faster even for fewer tokens.
     if budget.turn is None and sizes[-1] > budget.step:
         sizes.append(budget.step)
     return sizes
 
 
 def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]:
-    """Return the branches of each tenant.
+    """Return the branches of each tenant, in the order in which tenants get their shares.
 
-    The tenant that needs least of its share comes first, so that the others get what it leaves; the one unserved for
-    longest, when there are more tenants than tokens.
+    The tenant that needs the least of its share comes first, so that the others get the rest of it. If there are more
+    tenants than tokens, the longest unserved tenant comes first.
     """
     by_owner: dict[int, list[Branch]] = {}
     for branch in seated:
         by_owner.setdefault(branch.ticket.owner, []).append(branch)
     tenants = list(by_owner.values())
+    if len(tenants) <= 1:
+        return tenants
     if len(tenants) > step_tokens:
         return sorted(tenants, key=lambda branches: max(branch.last_served for branch in branches))
     return sorted(tenants, key=lambda own: sum(branch.pending for branch in own) / own[0].ticket.weight)
 
 
-def _add_all(work: list[Work], branches: Sequence[Branch], left: int) -> int:
+def _add_tenant(work: list[Work], branches: Sequence[Branch], left: int) -> int:
     """Add the work of one tenant, at most `left` tokens, and return the tokens that are left."""
-    if left <= 0:
-        return left
-    prompts = sorted((b for b in branches if _is_prompt(b)), key=lambda b: (b.pending, b.ticket.number))
-    short = sorted((b for b in branches if not _is_prompt(b)), key=lambda b: (b.last_served, b.ticket.number))
+    prompts: list[Branch] = []
+    decoding: list[Branch] = []
+    for branch in branches:
+        if _is_prompt(branch):
+            prompts.append(branch)
+        else:
+            decoding.append(branch)
     reserve = 0
     if prompts:
-        reserve = min(max(1, left // 4), left - 1)
-    for branch in short:
+        prompts.sort(key=lambda branch: (branch.pending, branch.ticket.number))
+        reserve = max(0, min(max(1, left // 4), left - 1))
+    if len(decoding) > 1:
+        decoding.sort(key=lambda branch: (branch.last_served, branch.ticket.number))
+    for branch in decoding:
         left -= _add(work, branch, left - reserve)
-    return _add_prompts(work, prompts, left)
+    if prompts and left > 0:
+        left = _add_prompts(work, prompts, left)
+    return left
 
 
 def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
-    """Add the prompts, shortest first but for the oldest, and return the tokens that are left."""
-    if not prompts or left <= 0:
-        return left
+    """Add prompts, the shortest first, except that the oldest gets half; return the tokens that are left."""
     oldest = min(prompts, key=lambda branch: branch.ticket.number)
     share = left
     if len(prompts) > 1:
@@ -228,7 +245,7 @@ def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
 
 
 def _add(work: list[Work], branch: Branch, limit: int) -> int:
-    """Add work for a branch and return its tokens; 0 without budget, or if another branch computes the same tokens."""
+    """Add work for a branch and return its tokens; 0 without budget, or if another prompt computes the same tokens."""
     size = min(branch.pending_run, limit)
     if size <= 0:
         return 0
@@ -240,7 +257,10 @@ def _add(work: list[Work], branch: Branch, limit: int) -> int:
 
 
 def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
-    rows = sum(item.size for item in work)
+    """Let the branches that get all their pending tokens draft, at most `left` tokens in all."""
+    rows = 0
+    for item in work:
+        rows += item.size
     for item in work:
         branch = item.branch
         if branch.drafter is None or item.size < branch.pending or left <= 0:
@@ -253,9 +273,9 @@ def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
 
 
 def _computes_next(item: Work, branch: Branch) -> bool:
-    """Tell whether work of another prompt computes the next token of a branch, after the same tokens.
+    """Return whether the work of another prompt computes the next token of a branch, after the same tokens.
 
-    A branch whose end nobody else needs has few tokens in common with others, and waits only for more than a few.
+    A request that keeps only a part of its tokens has a short suffix of its own, and waits only for longer runs.
     """
     other = item.branch
     needed = 1

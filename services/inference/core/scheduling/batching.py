@@ -1,51 +1,73 @@
 """Plans the steps of the engine, and applies their results (continuous batching).
 
-Theory of operation. A request becomes branches: candidates that have sampled the same tokens so far are one branch,
-with one sequence of the KV cache and one row per step, and part only where they draw different tokens. A branch has
-`tokens`, of which the first `computed` are in the cache; the others are pending. Pending tokens come from a new prompt,
-from a run of forced tokens, from the last draw, or from a preemption; the scheduler treats them all alike.
+Theory of operation. A request is a ticket. Its candidates are its answers; candidates that have sampled the same tokens
+so far are one branch, with one sequence of the KV cache and one row per step. They part only where they draw different
+tokens. A branch has `tokens`, of which the first `computed` are in the cache; the others are pending. Pending tokens
+come from a new prompt, from a run of forced tokens, from the last draw, or from a preemption. The scheduler treats them
+all alike, so prefill, decoding and recomputation are one mechanism.
 
-Each step, `decide` gives sequences to branches and admits requests (see `seating.py`), and fills one batch (see
-`batch.py`). When the cache is full, idle tokens are evicted; when that does not suffice, the branch with the last
-turn loses its sequence and computes its tokens again later. `apply` takes the rows of logits of the batch, lets every
-candidate draw (see `advancing.py`), and returns the events.
+A step has three parts:
+
+    decide  (under the loop's lock)  End cancelled and expired requests; give sequences to branches and admit requests
+            (`seating.py`); advance branches whose next row of logits is kept; fill one batch (`batch.py`); let a draft
+            model plan its drafts (`draft_model.py`); make room in the cache.
+    decode  (without the lock)       Carry out the operations on cells, and compute the batch.
+    apply   (under the loop's lock)  Enter the computed tokens into the tree; let each candidate draw from its row,
+            verify drafts, part branches, and return the events (`advancing.py`).
+
+When the cache is full, idle tokens are evicted. If that does not suffice, the branch with the last turn loses its
+sequence and computes its tokens again later. `refuse` handles a cache that is full in spite of that, `fail` a failed
+step, and `compute_again` a failed operation on cells.
+
+The scheduler is pure: time is an argument, randomness belongs to the requests, and the engine's work is a plan. So a
+test can replay any history, and compare the cache's bookkeeping with a model.
 
 Invariants:
-    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` where it computes no output, and its cells fit
-       into the cache.
+    1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` if it computes no output, and its cells fit into
+       the cache.
     2. Every candidate of an admitted request ends exactly once, and its request after it.
     3. No branch with pending tokens waits for ever: the branch with the first turn is never preempted, every
        `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, and no class of work, and no tenant, can
        take the whole batch.
     4. The same calls give the same plans and events.
     5. A cancelled or expired request gives back its sequences before the next batch is made.
-    6. An error in the sampling, constraint or text of one request ends that request alone.
+    6. An error in the sampling, constraint or text of one request ends only that request.
+
+Sources: iteration-level (continuous) batching, G.-I. Yu et al., "Orca: A Distributed Serving System for
+Transformer-Based Generative Models", OSDI 2022; prompts computed in chunks beside decoding, A. Agrawal et al., "Taming
+Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024; a radix tree of cached prefixes, L. Zheng
+et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024; prompt lookup decoding, A.
+Saxena, 2023.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from services.inference.core.decoding.sampling import Logits
+from services.inference.core.generation import PromptPrefixes
 from services.inference.core.scheduling.advancing import Advancing
 from services.inference.core.scheduling.batch import Slice, StepBudget, Turn, Work, fill_batch, turn_of
 from services.inference.core.scheduling.branches import Branch, DecodeRequest, FailureCause, SchedulerEvent, Ticket
-from services.inference.core.scheduling.cached_prompts import CachedPrompts
-from services.inference.core.scheduling.cells.cache_owners import CacheOwners
-from services.inference.core.scheduling.cells.operations import Cells, Drop, Operation, Save
-from services.inference.core.scheduling.cells.saving import SAVES_PER_STEP, Saving
+from services.inference.core.scheduling.cache_owners import CacheOwners
+from services.inference.core.scheduling.draft_model import DraftModel
 from services.inference.core.scheduling.drafting import DraftCount, StepCosts
-from services.inference.core.scheduling.drafts.draft_model import DraftModel
+from services.inference.core.scheduling.operations import Cells, Drop, Operation, Save
 from services.inference.core.scheduling.prefix_tree import CachedRun, PrefixTree
 from services.inference.core.scheduling.seating import Seating
+from services.inference.core.scheduling.stored_blocks import SAVES_PER_STEP, Saving
+
+MAX_PROMPTS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next step: operations on the cache, in order, then one batch, which may be empty; and the events so far."""
+    """The next step: operations on the cache, in order, then one batch, perhaps empty; and the events so far."""
 
     operations: tuple[Operation, ...]
     slices: tuple[Slice, ...]
@@ -53,18 +75,18 @@ class Plan:
     work: tuple[Work, ...] = ()
 
     def with_drafts(self) -> Plan:
-        """Return the plan with the drafts that the draft model has made for it meanwhile."""
+        """Return the plan with the drafts that the draft model has put into its work."""
         if not any(item.is_guessed for item in self.work):
             return self
-        return replace(self, slices=tuple(item.plan_slice() for item in self.work))
+        return replace(self, slices=tuple(map(Work.plan_slice, self.work)))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0.
 
-    A tenant has the weight 1, unless `weights` has another. `prompt_step_tokens` is not less than `step_tokens`, or 0,
-    which stands for the same. Unless `mixes_steps`, outputs and prompts are computed in turns.
+    A tenant that is not in `weights` has the weight 1. `prompt_step_tokens` is at least `step_tokens`; 0 stands for
+    `step_tokens`. Without `mixes_steps`, outputs and prompts are computed in turns.
     """
 
     step_tokens: int
@@ -79,12 +101,17 @@ class Limits:
 class Scheduler:
     """All requests of one engine. Call `decide`, then one of `apply`, `refuse` and `fail`, in turn.
 
-    With a draft model, its batches come between `decide` and these.
+    The batches of a draft model come between these two calls.
+
+    Attributes:
+        tree: The tokens in the cache.
+        rows_total: Computed tokens so far.
     """
 
     def __init__(
         self, tree: PrefixTree, limits: Limits, saving: Saving | None = None, draft_model: DraftModel | None = None
     ) -> None:
+        self.tree = tree
         self.limits = limits
         self.saving = saving or Saving()
         self.draft_model = draft_model
@@ -109,11 +136,6 @@ class Scheduler:
         self._now_s = 0.0
 
     @property
-    def tree(self) -> PrefixTree:
-        """The tokens in the cache."""
-        return self._seating.tree
-
-    @property
     def waiting(self) -> int:
         """Requests that wait for their first step."""
         return len(self._seating.waiting)
@@ -125,7 +147,7 @@ class Scheduler:
 
     @property
     def pending_prompt_tokens(self) -> int:
-        """Prompt tokens that are not computed yet; what waiting requests find in the cache is an estimate."""
+        """Prompt tokens that are not computed yet; for waiting requests, the part that the cache has is an estimate."""
         running = sum(branch.pending for branch in self._seating.branches if not branch.ticket.is_prompted)
         return running + self.queued_prompt_tokens
 
@@ -136,7 +158,7 @@ class Scheduler:
 
     @property
     def output_tokens_total(self) -> int:
-        """Tokens of all candidates so far, those that run or failed too."""
+        """Tokens of all candidates so far, including running and failed ones."""
         return self._advancing.output_tokens_total
 
     @property
@@ -146,30 +168,30 @@ class Scheduler:
 
     @property
     def refused_total(self) -> int:
-        """Requests that the queue had no place for."""
+        """Requests that were refused because the queue was full."""
         return self._seating.refused_total
 
     @property
     def has_work(self) -> bool:
-        """Whether `decide` would plan or end something."""
+        """Whether `decide` has anything to plan or to end."""
         is_storing = bool(self.tree.operations) or self.saving.has_pending
         return is_storing or bool(self._seating.waiting or self._seating.branches)
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return the callers' keys of cached beginnings of prompts, of which so many prompts are looked up again."""
+        """Return callers' keys of cached prompt prefixes; re-check at most `reviewed` prompts."""
         self._cached_prompts.review(self.tree, reviewed)
         return frozenset(self._cached_prompts.keys)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and all tokens that need not be computed again, of every owner."""
+        """Return the owner number of a tenant, and all cached and parked tokens of every owner."""
         return self._owners.number_of(tenant), self.tree.runs()
 
     def kept_tokens(self, request: DecodeRequest) -> int:
-        """Return how many tokens of a prompt need not be computed."""
+        """Return how many tokens of a prompt are cached or parked."""
         return self.tree.kept_length(request.keys(self._owners), len(request.tokens))
 
     def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
-        """Park the first blocks of a prompt, which were stored; False if this cannot be, or need not be any more."""
+        """Park the first blocks of a prompt, read from the store; False if they do not fit or are no longer needed."""
         if not pieces or request.blocks.root != self.saving.root:
             return False
         keys = request.keys(self._owners)
@@ -179,11 +201,11 @@ class Scheduler:
         return True
 
     def check_capacity(self, tenant: str) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of a tenant."""
+        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no place for one more request of a tenant."""
         self._seating.check_capacity(self._owners.number_of(tenant))
 
     def submit(self, request: DecodeRequest) -> int:
-        """Queue a request and return its number; raises Overloaded when too many wait."""
+        """Queue a request and return its number; raises Overloaded if the queue is full."""
         owner = self._owners.number_of(request.tenant)
         self._seating.check_capacity(owner)
         self._numbers += 1
@@ -194,7 +216,7 @@ class Scheduler:
         return self._numbers
 
     def cancel(self, number: int) -> None:
-        """Cancel a request at the next `decide`; does nothing if it has ended."""
+        """Cancel a request at the next `decide`; no effect if it has ended."""
         if (ticket := self._ticket(number)) is not None:
             ticket.is_cancelled = True
 
@@ -206,51 +228,73 @@ class Scheduler:
     def decide(self, now_s: float) -> Plan:
         """Return the next step."""
         events: list[SchedulerEvent] = []
+        limits = self.limits
         self._now_s = now_s
-        self._save()
+        if self.saving.has_pending:
+            self._save()
         self._drop(now_s, events)
         self._seating.fill(now_s)
         self._serve_from_memo(events)
-        prompt_costs = None if self.limits.mixes_steps else self._prompt_costs
-        work = fill_batch(self._seating.seated(), self._budget(), self.costs, prompt_costs)
-        self._last_turn = turn_of(work)
+        turn, prompt_costs = None, None
+        if not limits.mixes_steps:
+            turn = Turn.OUTPUTS if self._last_turn is Turn.PROMPTS else Turn.PROMPTS
+            prompt_costs = self._prompt_costs
+        budget = StepBudget(limits.step_tokens, limits.prompt_step_tokens, turn)
+        work = fill_batch(self._seating.seated(), budget, self.costs, prompt_costs)
+        if not limits.mixes_steps:
+            self._last_turn = turn_of(work)
         if self.draft_model is not None:
-            left = max(0, self.limits.step_tokens - sum(item.tokens for item in work))
+            left = max(0, limits.step_tokens - sum(item.tokens for item in work))
             self.draft_model.plan(work, self._seating.branches, left, self.costs)
         work = self._make_room_for(work, events)
-        slices = tuple(item.plan_slice() for item in work)
+        slices = tuple(map(Work.plan_slice, work))
         operations = tuple(self.tree.operations)
         self.tree.operations.clear()
         return Plan(operations, slices, tuple(events), tuple(work))
 
     def apply(self, plan: Plan, logits: Logits, cost: float = 0.0) -> list[SchedulerEvent]:
-        """Take the rows of logits that a plan's slices want, in order; `cost` is the time of the step, if known."""
+        """Continue the branches of a plan.
+
+        Args:
+            plan: The plan that the engine computed.
+            logits: The rows for the slices of the plan, in order; shape (rows, vocabulary).
+            cost: Seconds of the step; 0 if unknown.
+        """
         events: list[SchedulerEvent] = []
         self._steps += 1
         self._learn_cost(plan, cost)
-        gained = 0
+        # All computed tokens are entered first: a branch that continues may share the tokens of another branch.
         for item in plan.work:
-            self._count_computed(item)
-        first_row = 0
+            branch, ticket, tokens = item.branch, item.branch.ticket, item.size + len(item.draft)
+            self.tree.append(item.slice.sequence_id, item.keys)
+            branch.computed += item.size
+            branch.last_served = self._steps
+            ticket.rows += tokens
+            self.rows_total += tokens
+            if not ticket.is_prompted:
+                ticket.prompt_tokens_computed += item.size
+        gained = first_row = 0
         for item in plan.work:
-            wanted = item.slice.logit_rows
+            branch, wanted = item.branch, item.slice.logit_rows
             rows = logits[first_row : first_row + wanted]
             first_row += wanted
-            # If another branch has just failed the request, this one has no sequence any more.
-            if wanted and item.branch.sequence_id is not None:
-                if not item.branch.ticket.is_prompted:
-                    request = item.branch.ticket.request
-                    self._cached_prompts.add(request.prefixes, item.branch.keys[: len(request.tokens)])
-                if item.branch.is_likely_to_recur:
-                    self._memo.keep(item.branch.keys, rows[0])
-                accepted = self._advance(item.branch, item.draft, rows, events)
+            # A branch whose request has just failed by another branch has no sequence any more.
+            if not wanted or branch.sequence_id is None:
+                continue
+            if not branch.ticket.is_prompted:
+                request = branch.ticket.request
+                self._cached_prompts.add(request.prefixes, branch.keys[: len(request.tokens)])
+            if branch.is_likely_to_recur:
+                self._memo.keep(branch.keys, rows[0])
+            accepted = self._advance(branch, item.draft, rows, events)
+            if item.draft:
                 gained += self._judge(item, accepted)
         if self.draft_model is not None:
             self.draft_model.settle(self.costs, cost, gained)
         return events
 
     def refuse(self) -> list[SchedulerEvent]:
-        """Take back the last plan, which the cache had no room for; nothing of it was computed."""
+        """Take back the last plan, because the cache had no room for it; nothing of it was computed."""
         events: list[SchedulerEvent] = []
         seated = self._seating.seated()
         last = self._seating.last_of(seated)
@@ -272,8 +316,8 @@ class Scheduler:
         return events
 
     def compute_again(self, plan: Plan) -> list[SchedulerEvent]:
-        """Forget all cached tokens, because an operation of a plan failed; running requests compute theirs again."""
-        # Which operations of the plan were carried out is unknown; it harms nothing to do these once more.
+        """Forget all cached tokens, because an operation of a plan failed; running requests recompute their tokens."""
+        # Some operations of the plan may have been carried out already. Dropping a piece twice is harmless.
         for operation in plan.operations:
             if isinstance(operation, Drop):
                 self.tree.operations.append(operation)
@@ -286,9 +330,9 @@ class Scheduler:
         return []
 
     def renew(self, tree: PrefixTree, limits: Limits, root: bytes = b"") -> None:
-        """Continue with an empty cache, other steps, and blocks of a root; only while no sequence is decoded."""
+        """Continue with an empty cache, new limits, and blocks of another root; only while no sequence is decoded."""
         tree.changes = self.tree.changes + 1
-        self._seating.tree = tree
+        self.tree = self._seating.tree = tree
         self.limits = limits
         self.costs = StepCosts()
         self._prompt_costs = StepCosts()
@@ -300,28 +344,24 @@ class Scheduler:
         costs = self.costs
         if not self.limits.mixes_steps and turn_of(plan.work) is Turn.PROMPTS:
             costs = self._prompt_costs
-        costs.learn(sum(item.tokens for item in plan.work), cost)
-        parts = [(part.position, len(part.tokens)) for part in plan.slices]
+        parts, rows = [], 0
+        for part in plan.slices:
+            size = len(part.tokens)
+            parts.append((part.position, size))
+            rows += size
+        costs.learn(rows, cost)
         self.costs.load.add(parts, self.tree.used_tokens, cost)
 
-    def _budget(self) -> StepBudget:
-        turn = None
-        if not self.limits.mixes_steps:
-            turn = Turn.OUTPUTS if self._last_turn is Turn.PROMPTS else Turn.PROMPTS
-        return StepBudget(self.limits.step_tokens, self.limits.prompt_step_tokens, turn)
-
     def _judge(self, item: Work, accepted: int) -> int:
-        """Learn from the draft of an item, if it had one; return the tokens that the draft model gained."""
+        """Learn from the draft of an item; return its accepted tokens if the draft model made it, else 0."""
         branch, drafted = item.branch, len(item.draft)
-        if not drafted:
-            return 0
         if self.draft_model is not None and item.is_guessed:
             self.guessed.add(drafted, accepted)
             self.draft_model.judge(branch, drafted, accepted)
             return accepted
         if branch.drafter is not None:
             branch.drafter.judge(drafted, accepted)
-        if branch.ticket.request.may_draft:  # given texts are no guesses
+        if branch.ticket.request.may_draft:  # texts to score are not guesses
             self.looked_up.add(drafted, accepted)
         return 0
 
@@ -336,15 +376,18 @@ class Scheduler:
             elif ticket.request.deadline.has_passed(now_s):
                 self._advancing.fail(ticket, FailureCause.DEADLINE, "", events)
         for branch in tuple(self._seating.branches):
-            self._advancing.drop_cancelled(branch, events)
+            for candidate in branch.candidates:
+                if candidate.is_cancelled:
+                    self._advancing.drop_cancelled(branch, events)
+                    break
 
     def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
-        """Return the work that the cache has room for, without drafts, and without the last branches, if necessary."""
-        while work and not self.tree.make_room(tokens=sum(item.tokens + item.guesses for item in work)):
+        """Return work that fits into the cache: drops drafts, then preempts branches, the last first."""
+        while work and not self.tree.make_room(tokens=_cells_of(work)):
             seated = self._seating.seated()
-            if any(item.has_draft for item in work):
+            if any(item.draft or item.guesses for item in work):
                 for item in work:
-                    item.drop_draft()
+                    item.draft, item.guesses = [], 0
             elif len(seated) > 1:
                 last = self._seating.last_of(seated)
                 self._seating.preempt(last)
@@ -354,7 +397,7 @@ class Scheduler:
         return work
 
     def _shrink(self, item: Work, events: list[SchedulerEvent]) -> list[Work]:
-        """Return the only work, as small as the free cells; fails its request when there are none."""
+        """Return the only work, cut to the free cells; fails its request if no cell is free."""
         item.size = min(item.size, self.tree.free_tokens)
         if item.size > 0:
             return [item]
@@ -362,18 +405,16 @@ class Scheduler:
         return []
 
     def _serve_from_memo(self, events: list[SchedulerEvent]) -> None:
-        """Advance the branches whose tokens are cached and whose next row is kept, until there are none."""
-        known = [branch for branch in self._seating.seated() if self._has_row(branch)]
-        while known:
-            for branch in known:
+        """Advance branches whose tokens are cached and whose next row is in the memo, as long as there are any."""
+        while ready := [branch for branch in self._seating.seated() if self._has_row(branch)]:
+            for branch in ready:
                 if branch.sequence_id is not None:
                     self._advance(branch, [], self._memo.row(branch.keys)[np.newaxis], events)
-            known = [branch for branch in self._seating.seated() if self._has_row(branch)]
 
     def _advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
-        """Continue a branch, and return the accepted tokens of its draft.
+        """Continue a branch, and return the number of accepted tokens of its draft.
 
-        What its prompt found in the cache is stored while its sequence is there.
+        The cached blocks of its prompt are offered for storing while its sequence still holds them.
         """
         ticket, blocks = branch.ticket, branch.ticket.request.blocks
         if blocks.names and not ticket.is_prompted:
@@ -383,7 +424,7 @@ class Scheduler:
         return self._advancing.advance(branch, draft, rows, events)
 
     def _save(self) -> None:
-        """Add operations that store blocks, as many as a step may have."""
+        """Plan the storing of pending blocks, at most `SAVES_PER_STEP` in a step."""
         planned = sum(isinstance(operation, Save) for operation in self.tree.operations)
         self.tree.operations += self.saving.take(SAVES_PER_STEP - planned, self.tree.holder)
 
@@ -395,13 +436,60 @@ class Scheduler:
             self._seating.share_again(branch, length)
         return branch.pending == 0
 
-    def _count_computed(self, item: Work) -> None:
-        """Record that the tokens of an item were computed."""
-        branch, ticket = item.branch, item.branch.ticket
-        self.tree.append(item.slice.sequence_id, item.keys)
-        branch.computed += item.size
-        branch.last_served = self._steps
-        ticket.rows += item.tokens
-        self.rows_total += item.tokens
-        if not ticket.is_prompted:
-            ticket.prompt_tokens_computed += item.size
+
+def _cells_of(work: Sequence[Work]) -> int:
+    """Return the cells that work needs, including granted drafts."""
+    cells = 0
+    for item in work:
+        cells += item.size + len(item.draft) + item.guesses
+    return cells
+
+
+class CachedPrompts:
+    """The callers' keys of cached prompt prefixes, for the last `capacity` computed prompts.
+
+    A prompt is remembered with its keys once it is computed. Each review looks up the cached part of a few prompts, in
+    rotation: a lookup takes some microseconds, and the engine waits meanwhile.
+    """
+
+    def __init__(self, capacity: int = MAX_PROMPTS) -> None:
+        self.keys: set[int] = set()
+        self._capacity = capacity
+        self._prompts: OrderedDict[int, tuple[PromptPrefixes, array[int]]] = OrderedDict()
+        self._uses: Counter[int] = Counter()
+
+    def add(self, prefixes: PromptPrefixes, tokens: Iterable[int]) -> None:
+        """Remember a computed prompt; `tokens` are its keys in the cache."""
+        if not prefixes.keys:
+            return
+        self._forget(prefixes.keys[-1])
+        self._prompts[prefixes.keys[-1]] = (prefixes, array("q", tokens))
+        self._uses.update(prefixes.keys)
+        self.keys.update(prefixes.keys)
+        if len(self._prompts) > self._capacity:
+            self._forget(next(iter(self._prompts)))
+
+    def review(self, tree: PrefixTree, count: int) -> None:
+        """Look up the cached part of at most `count` prompts, the longest unreviewed first."""
+        for name in list(self._prompts)[:count]:
+            self._prompts.move_to_end(name)
+            prefixes, tokens = self._prompts[name]
+            cached = tree.kept_length(tokens, len(tokens))
+            blocks = cached * prefixes.prompt_bytes // (len(tokens) * prefixes.block_bytes)
+            self.keys.update(prefixes.keys[:blocks])
+            self.keys.difference_update(prefixes.keys[blocks:])
+
+    def clear(self) -> None:
+        """Forget all prompts: the cache is empty."""
+        self.keys.clear()
+        self._prompts.clear()
+        self._uses.clear()
+
+    def _forget(self, name: int) -> None:
+        if name in self._prompts:
+            prefixes, _ = self._prompts.pop(name)
+            self._uses.subtract(prefixes.keys)
+            for key in prefixes.keys:
+                if not self._uses[key]:
+                    del self._uses[key]
+                    self.keys.discard(key)

@@ -1,4 +1,9 @@
-"""A request while it is decoded: its branches, their candidates, and their events."""
+"""A request while it is decoded: its ticket, branches, candidates and events.
+
+A ticket is one request in the scheduler. Its candidates are its answers. Candidates that have sampled the same tokens
+so far are one branch. Events tell the request's receiver about each change, in order: Prompted, any number of Progress
+and Ended, then Finished; or Failed at any time as the last.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,11 @@ from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, ErrorCode
 from services.inference.core.decoding.images import ImageSpan, run_end
 from services.inference.core.decoding.output import Output
 from services.inference.core.generation import NO_PREFIXES, FinishReason, PromptPrefixes, TokenLogprob
-from services.inference.core.scheduling.cells.cache_owners import CacheOwners, cache_keys
-from services.inference.core.scheduling.cells.stored_blocks import NO_BLOCKS, BlockNames
+from services.inference.core.scheduling.cache_owners import CacheOwners, cache_keys
 from services.inference.core.scheduling.drafting import Drafter
+from services.inference.core.scheduling.stored_blocks import NO_BLOCKS, BlockNames
 
-# Other candidates are likely to sample the same tokens up to so many of them.
+# Candidates of one request often sample the same tokens at first; later rows are not worth their memory.
 _MEMO_DEPTH = 8
 
 
@@ -24,14 +29,18 @@ _MEMO_DEPTH = 8
 class DecodeRequest:
     """A prompt of at least one token, and how to continue it.
 
-    `draws` has a random stream in [0, 1) per candidate. The `drafter` is used only for a single candidate; with
-    `may_draft`, a draft model may draft, too. The first `shared_tokens` of the prompt are shared with every tenant, the
-    others only within requests of the same `tenant`.
-    When a candidate ends, the cache keeps `kept_tokens` of its tokens for later requests; None keeps all.
-    `reports_tokens` reports the new tokens with the progress, also before they have made a whole character. The output
-    begins with the `said_tokens`, which it has taken already; their text is reported once they are computed. `blocks`
-    names the prompt's blocks of cells that may be stored. The `images` are in the order of their positions; a token
-    comes after the last one.
+    Attributes:
+        draws: A random stream in [0, 1) for each candidate.
+        drafter: Drafts for a single candidate; ignored with several candidates.
+        may_draft: Whether a draft model may draft too.
+        shared_tokens: Length of the prompt's beginning that all tenants share in the cache. The rest is shared only
+            among requests of the same `tenant`.
+        kept_tokens: Tokens of an ended candidate that the cache keeps for later requests; None keeps all.
+        reports_tokens: Whether progress includes the new tokens, even before they form a whole character.
+        said_tokens: The beginning of the output, which has accepted them; `said_text` is reported once they are
+            computed.
+        blocks: Names of the prompt's blocks of cells that may be stored.
+        images: In the order of their positions; at least one token follows the last image.
     """
 
     tokens: tuple[int, ...]
@@ -53,7 +62,7 @@ class DecodeRequest:
     images: tuple[ImageSpan, ...] = ()
 
     def keys(self, owners: CacheOwners) -> list[int]:
-        """Return the keys of the prompt's tokens in the cache."""
+        """Return the cache keys of the prompt's tokens."""
         owner = owners.number_of(self.tenant)
         shared, own = self.tokens[: self.shared_tokens], self.tokens[self.shared_tokens :]
         keys = [*shared, *cache_keys(own, owner)]
@@ -75,7 +84,8 @@ class Candidate:
 class Branch:
     """Candidates that have sampled the same tokens so far; `tokens` from `computed` on are pending.
 
-    The cache knows its tokens by their `keys`.
+    `keys` are the cache keys of `tokens`. A branch with a `sequence_id` has a seat; `is_deferred` marks a prompt that
+    waits for another prompt to compute the same tokens, `is_set_aside` a branch that lost its place to another tenant.
     """
 
     __slots__ = (
@@ -109,12 +119,12 @@ class Branch:
 
     @property
     def pending(self) -> int:
-        """Tokens to compute before the next logits; at least one."""
+        """Tokens to compute before the next logits; 0 if the memo has the row after the last token."""
         return len(self.tokens) - self.computed
 
     @property
     def pending_run(self) -> int:
-        """Pending tokens up to the next image, or to the end of the one that they begin."""
+        """Pending tokens up to the next image, or to the end of the image that they begin."""
         images = self.ticket.request.images
         if not images:
             return self.pending
@@ -122,7 +132,7 @@ class Branch:
 
     @property
     def is_likely_to_recur(self) -> bool:
-        """Whether other candidates or requests are likely to sample its tokens; only then its row is kept and used."""
+        """Whether other candidates or requests are likely to sample its tokens; only then the memo keeps its row."""
         if self.ticket.request.kept_tokens is not None:
             return False
         return not self.ticket.is_prompted or (self.ticket.is_shared and self.output.output_tokens < _MEMO_DEPTH)
@@ -134,7 +144,7 @@ class Branch:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The order in which the branches of a tenant keep their cells; the first in rank keeps them longest."""
+        """The order among the branches of a tenant; the first in rank keeps its cells longest."""
         return (*self.ticket.rank[:2], self.candidates[0].index)
 
 
@@ -142,14 +152,15 @@ class Ticket:
     """One request in the scheduler.
 
     Args:
-        number: Its number.
+        number: The number of the request; later requests have higher numbers.
         request: The request.
-        owners: The numbers of tenants and images in the cache.
+        owners: Gives owner numbers to tenants and images.
         weight: The tenant's share of turns.
 
     Attributes:
-        owner: The number of its tenant.
-        keys: The keys of the prompt's tokens in the cache.
+        owner: The owner number of its tenant.
+        keys: The cache keys of the prompt's tokens.
+        is_shared: Whether several candidates may sample the same tokens.
     """
 
     def __init__(self, number: int, request: DecodeRequest, owners: CacheOwners, weight: float) -> None:
@@ -159,6 +170,7 @@ class Ticket:
         self.keys = request.keys(owners)
         self.weight = weight
         self.candidates = [Candidate(index, draw) for index, draw in enumerate(request.draws)]
+        self.is_shared = len(self.candidates) > 1
         self.unfinished = len(self.candidates)
         self.is_cancelled = False
         self.is_prompted = False
@@ -174,11 +186,6 @@ class Ticket:
         """The rank of its first branch."""
         return (-self.request.priority, self.number, 0)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether several candidates may sample the same tokens."""
-        return len(self.candidates) > 1
-
     def root(self) -> Branch:
         """Return the first branch, with all candidates."""
         request = self.request
@@ -191,7 +198,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt of a request was processed; the request had waited for its first step until `seated_s`."""
+    """The prompt of a request was processed; the wait for the first step had ended at `seated_s`, monotonic seconds."""
 
     number: int
     cached_prompt_tokens: int
@@ -200,7 +207,7 @@ class Prompted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Some candidates of a request have the same new text; each has `output_tokens` now."""
+    """Some candidates of a request have the same new text; each has `output_tokens` tokens now."""
 
     number: int
     candidates: tuple[int, ...]
@@ -224,7 +231,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All candidates of a request ended; `rows` counts the tokens that were computed for it."""
+    """All candidates of a request ended; `rows` counts the tokens computed for it."""
 
     number: int
     output_tokens: int
@@ -245,7 +252,7 @@ class FailureCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request ended before its candidates did; `error` is the exception of an UNEXPECTED failure."""
+    """A request ended before its candidates; `error` is the exception of an UNEXPECTED failure."""
 
     number: int
     cause: FailureCause

@@ -1,11 +1,13 @@
 """Guesses the next tokens of an output from its own earlier tokens and its prompt (prompt lookup decoding).
 
-Theory of operation. An answer that quotes its prompt repeats runs of its tokens. Where the last few tokens occurred
-before, the tokens after that place become the draft. It is decoded in the same batch as the last token, and the sampler
-decides row by row: a wrong guess costs its rows and never gives a wrong token. Whether drafts pay depends on how often
-this sequence's guesses were right and on the cost of rows on this machine; both are measured continuously.
+Theory of operation. An answer that quotes its prompt repeats runs of its tokens. If the last few tokens occurred
+before, the tokens after that occurrence become the draft. The draft is decoded in the same batch as the last token, and
+the sampler decides row by row: a wrong guess costs its rows, and never changes the output. Whether drafts pay depends
+on the acceptance of this sequence's earlier drafts and on the cost of rows on this machine; both are measured
+continuously.
 
-Source: A. Saxena, "Prompt Lookup Decoding", 2023.
+Source: A. Saxena, "Prompt Lookup Decoding", 2023; verification as in Y. Leviathan et al., "Fast Inference from
+Transformers via Speculative Decoding", ICML 2023.
 """
 
 from __future__ import annotations
@@ -15,21 +17,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.inference.core.tuning.attention import StepLoad
+from services.inference.core.tuning import StepLoad
 
 MAX_DRAFT_TOKENS = 31
-_NGRAM = 4  # tokens that must have occurred before, once a draft was right
-_FIRST_NGRAM = 10  # the same before the first right draft: names and phrases repeat without a longer repetition
+_NGRAM = 4  # length of the repeated run, once a draft was right
+_FIRST_NGRAM = 10  # before the first right draft: names and phrases repeat without a longer repetition
 _FIRST_SIZE = 6
-_FIRST_GUESS = 0.85  # acceptance assumed before the first draft of a sequence
+_FIRST_GUESS = 0.85  # assumed acceptance before the first draft of a sequence
 _LEARNING = 0.25
 _MEASURED_STEPS = 8
-_RETRY_TOKENS = 32  # pause after drafts that did not pay; it doubles each time
+_RETRY_TOKENS = 32  # pause after a draft that would not pay; it doubles each time
 
 
 @dataclass(slots=True)
 class DraftCount:
-    """Tokens that were guessed, and those of them that the sampler picked."""
+    """Counts of drafted tokens, and of drafted tokens that the sampler picked."""
 
     drafted: int = 0
     accepted: int = 0
@@ -48,42 +50,42 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.load = StepLoad()
-        self._known: dict[int, float] = {}
+        self._seconds: dict[int, float] = {}
         self._learned: Counter[int] = Counter()
 
     def learn(self, rows: int, cost: float) -> None:
         """Learn from a step; the estimate changes slowly, so that one disturbed step does not decide."""
         if rows > 0 and cost > 0:
-            before = self._known.get(rows, cost)
-            self._known[rows] = before + min(cost - before, before) * 0.1
+            before = self._seconds.get(rows, cost)
+            self._seconds[rows] = before + min(cost - before, before) * 0.1
             self._learned[rows] += 1
 
     def is_measured(self, rows: int) -> bool:
-        """Tell whether enough steps of at most `rows` are known: the first ones are slow, and others cost more."""
-        return any(count >= _MEASURED_STEPS for known, count in self._learned.items() if known <= rows)
+        """Return whether enough steps of at most `rows` were measured; the first steps are slow."""
+        return any(count >= _MEASURED_STEPS for size, count in self._learned.items() if size <= rows)
 
     def expect(self, rows: int) -> float:
-        """Return the cost of steps of `rows` if there were any, else the most that one may cost; 0 without any."""
-        return self._known.get(rows) or self.bound(rows)
+        """Return the measured cost of a step of `rows`, else its upper bound; 0 without any measurement."""
+        return self._seconds.get(rows) or self.bound(rows)
 
     def bound(self, rows: int) -> float:
-        """Return the most that a step of `rows` may cost: a larger one costs more, and a row at most its share."""
-        bounds = [cost * max(1.0, rows / known) for known, cost in self._known.items()]
+        """Return an upper bound for a step of `rows`: larger steps cost more, rows at most in proportion."""
+        bounds = [cost * max(1.0, rows / size) for size, cost in self._seconds.items()]
         return min(bounds, default=0.0)
 
     def estimate(self, rows: int) -> float:
-        """Return the cost of a step of `rows`, interpolated or extrapolated from known steps; 0 without any."""
-        if rows in self._known:
-            return self._known[rows]
-        below = max((known for known in self._known if known < rows), default=None)
-        above = min((known for known in self._known if known > rows), default=None)
+        """Return the cost of a step of `rows`, interpolated or extrapolated from measured steps; 0 without any."""
+        if rows in self._seconds:
+            return self._seconds[rows]
+        below = max((size for size in self._seconds if size < rows), default=None)
+        above = min((size for size in self._seconds if size > rows), default=None)
         if below is not None and above is not None:
             share = (rows - below) / (above - below)
-            return self._known[below] + share * (self._known[above] - self._known[below])
+            return self._seconds[below] + share * (self._seconds[above] - self._seconds[below])
         if below is not None:
-            return self._known[below] * (1 + 0.55 * (rows - below) / below)
+            return self._seconds[below] * (1 + 0.55 * (rows - below) / below)
         if above is not None:
-            return self._known[above]
+            return self._seconds[above]
         return 0.0
 
 
@@ -96,16 +98,16 @@ class Drafter(Protocol):
         Args:
             tokens: All tokens of the sequence; the tokens of earlier calls are a prefix of them.
             rows: Rows of the step without the draft.
-            limit: Most tokens to draft, at least 1.
+            limit: Maximum tokens to draft, at least 1.
             costs: The costs of steps.
         """
 
     def judge(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft, whose first `accepted` tokens the sampler picked."""
+        """Learn from a draft; the sampler picked its first `accepted` tokens."""
 
 
 class PromptLookup:
-    """Drafts the tokens that followed an earlier occurrence of the last few tokens."""
+    """Drafts the tokens that followed the last earlier occurrence of the last few tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
@@ -125,16 +127,16 @@ class PromptLookup:
         start = self._followers.get(tuple(tokens[-_NGRAM:]))
         if start is None or list(tokens[start - self._needed : start]) != list(tokens[-self._needed :]):
             return []
-        found = list(tokens[start : start + min(limit, self._max_size)])
-        size = self._paying_size(len(found), rows, costs)
+        draft = list(tokens[start : start + min(limit, self._max_size)])
+        size = self._paying_size(len(draft), rows, costs)
         if not size:
             self._paused_until = len(tokens) + self._pause_tokens
             self._pause_tokens *= 2
             self._acceptance = _FIRST_GUESS
-        return found[:size]
+        return draft[:size]
 
     def judge(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft: one trial per token up to the first refused one; the size doubles or halves."""
+        """Learn from a draft: one trial per token up to the first refused token; the size doubles or halves."""
         if accepted == drafted:
             self._max_size = min(2 * self._max_size, MAX_DRAFT_TOKENS)
             self._needed = _NGRAM
@@ -157,7 +159,7 @@ class PromptLookup:
         for size in range(1, max_size + 1):
             chance *= self._acceptance
             expected += chance
-            # This sequence pays for all that the step costs beyond its other rows, which wait for the draft.
+            # This sequence is charged for all that the draft adds to the step, because the other rows wait for it.
             own = 1 + size / 2
             if plain > 0:
                 own = (costs.estimate(rows + size) - plain) / (plain / rows) + 1

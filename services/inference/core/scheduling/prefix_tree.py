@@ -1,16 +1,19 @@
 """The tokens in the KV cache and the sequences that hold them: a radix tree over the tokens of all sequences.
 
-Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path
-from the root, and ends where a node ends. A sequence shares the computed tokens of another one by a copy, which costs
-no cell. Finished sequences stay as idle ones, so that later sequences can share their tokens. The least recently used
-leaves of idle sequences make room, and are parked in host memory if they are long enough. The tree appends the
-operations on the engine's cache to `operations`, in order. Tokens stand here as their keys (see `cache_owners.py`).
+Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path from
+the root to the end of a node. A sequence shares the computed tokens of another sequence by a copy, which costs no cell.
+Finished sequences stay as idle ones, so that later sequences can share their tokens. The least recently used leaves of
+idle sequences make room, and are parked in host memory if they are long enough. The tree appends the operations on the
+engine's cache to `operations`, in order. All tokens in this module are keys (see `cache_owners.py`).
 
 Invariants:
     1. A node is held by at least one sequence; a node's holders hold its parent too.
     2. `used_tokens` is the sum of the nodes' lengths and never exceeds the capacity, if room was made first.
-    3. Of the children that begin with the same token, `share` finds one. The others are twins: two sequences computed
-       the same token at the same time. Twins count as used and are removed with their sequences.
+    3. Of the children that begin with the same token, `share` finds only one. The others are twins: two sequences
+       computed the same token at the same time. Twins count as used and are removed with their sequences.
+
+Source: RadixAttention, L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS
+2024. Here evicted leaves are parked in host memory, and tenants are separated by their keys.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.inference.core.scheduling.cells.operations import (
+from services.inference.core.scheduling.operations import (
     Adopt,
     Cells,
     CopyPrefix,
@@ -28,18 +31,18 @@ from services.inference.core.scheduling.cells.operations import (
     Truncate,
     Unpark,
 )
-from services.inference.core.scheduling.cells.parked_prefixes import ParkedPrefixes, Piece, common_length
+from services.inference.core.scheduling.parked_prefixes import ParkedPrefixes, Piece, common_length
 
-WORTH_PARKING = 16  # tokens; computing fewer again is as fast as copying them
+WORTH_PARKING = 16  # recomputing fewer tokens is as fast as copying them
 
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """Tokens, as their keys, that continue those of another run in the same list.
+    """A run of keys that continues another run in the same list.
 
     Attributes:
-        parent: The index of that run, which is lower than its own; -1 where it continues none.
-        tokens: At least one.
+        parent: The index of the continued run, lower than its own; -1 at the beginning of a sequence.
+        tokens: At least one key.
     """
 
     parent: int
@@ -63,7 +66,7 @@ class _Node:
 
     @property
     def is_found(self) -> bool:
-        """Whether this node is its parent's child for its first token, not a twin of it."""
+        """Whether `share` finds this node: it is its parent's child for its first token, not a twin."""
         return self.parent is not None and self.parent.children.get(self.tokens[0]) is self
 
 
@@ -92,7 +95,7 @@ class PrefixTree:
 
     @property
     def idle_sequences(self) -> int:
-        """Finished sequences whose tokens are kept."""
+        """Number of finished sequences whose tokens are still cached."""
         return len(self._idle)
 
     def length(self, sequence_id: int) -> int:
@@ -110,11 +113,11 @@ class PrefixTree:
         return sum(len(node.tokens) for node in nodes.values())
 
     def shared_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens the cache has."""
+        """Return how many of the first `limit` tokens are cached."""
         return self._find(tokens, limit)[1]
 
     def kept_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens need not be computed, because they are cached or parked."""
+        """Return how many of the first `limit` tokens are cached or parked, and need not be computed."""
         return max(self.shared_length(tokens, limit), self.parked.length(tokens, limit))
 
     def runs(self) -> list[CachedRun]:
@@ -129,7 +132,7 @@ class PrefixTree:
 
     @property
     def idle_tokens(self) -> int:
-        """Cells that finished sequences alone hold, and that are given up when others need them."""
+        """Cells that only finished sequences hold; they are freed when other sequences need them."""
         counted: set[int] = set()
         total = 0
         for sequence_id in self._idle:
@@ -142,18 +145,18 @@ class PrefixTree:
         return total
 
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
-        """Open a sequence with those of the first `limit` tokens that are cached or parked; None without a free id."""
-        found = self.parked.find(tokens, limit)
+        """Open a sequence with the cached or parked part of the first `limit` tokens; None without a free id."""
+        parked = self.parked.find(tokens, limit)
         cached = self.shared_length(tokens, limit)
-        if found is None or found[1] < cached + WORTH_PARKING:
+        if parked is None or parked[1] < cached + WORTH_PARKING:
             return self._open(*self._find(tokens, limit))
-        entry, length = found
+        entry, length = parked
         missing = [piece for piece in entry.pieces if cached < piece.end and piece.start < length]
         if not self.make_room(tokens=missing[-1].end - missing[0].start, sequences=1):
             return self._open(*self._find(tokens, limit))
-        # Making room may have dropped these parked tokens for others, or cached ones.
+        # Making room may have dropped these parked pieces, or cached tokens: then start again.
         node, shared = self._find(tokens, limit)
-        if shared != cached or self.parked.find(tokens, limit) != found:
+        if shared != cached or self.parked.find(tokens, limit) != parked:
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
@@ -164,7 +167,7 @@ class PrefixTree:
         return sequence_id
 
     def adopt(self, tokens: Sequence[int], pieces: Sequence[Cells]) -> bool:
-        """Park stored pieces of one length; False if their tokens are parked already, or too many."""
+        """Park stored pieces of equal length; False if their tokens are parked already or too many."""
         size = len(tokens) // len(pieces)
         added = self._add_parked(tokens, range(size, len(tokens) + 1, size))
         self.operations.extend(Adopt(piece.key, pieces[piece.start // size]) for piece in added)
@@ -172,14 +175,14 @@ class PrefixTree:
         return bool(added)
 
     def holder(self, tokens: Sequence[int], length: int) -> int | None:
-        """Return a sequence that holds the first `length` tokens; None without one."""
-        node, found = self._find(tokens, length)
-        if found < length or not node.holders:
+        """Return a sequence that holds the first `length` tokens, if there is any."""
+        node, cached = self._find(tokens, length)
+        if cached < length or not node.holders:
             return None
         return min(node.holders)
 
     def fork(self, sequence_id: int, length: int) -> int | None:
-        """Open a sequence with the first `length` tokens of another one; None without a free id."""
+        """Open a sequence with the first `length` tokens of another sequence; None without a free id."""
         node = self._leaves[sequence_id]
         while node.start >= length and node.parent is not None:
             node = node.parent
@@ -216,7 +219,10 @@ class PrefixTree:
         self._free_ids.append(sequence_id)
 
     def release(self, sequence_id: int) -> None:
-        """Keep a finished sequence as an idle one, cut to the tokens that `share` finds and no other sequence holds."""
+        """Keep a finished sequence as idle, cut to the tokens that `share` finds.
+
+        Idle sequences whose tokens other sequences hold too are closed.
+        """
         keep = leaf = self._leaves[sequence_id]
         for node in self._path(leaf):
             if not node.is_found and node.parent is not None:
@@ -232,7 +238,7 @@ class PrefixTree:
             pass
 
     def clear(self) -> None:
-        """Forget every sequence and all parked tokens, also what the engine may hold of sequences that are closed."""
+        """Forget all sequences and parked tokens, including leftovers of closed sequences in the engine."""
         for sequence_id in sorted(self._leaves):
             self.close(sequence_id)
         self.operations.extend(Truncate(sequence_id, 0) for sequence_id in self._free_ids)
@@ -241,8 +247,8 @@ class PrefixTree:
         self.changes += 1
 
     def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
-        """Evict idle tokens until so many cells and ids are free; False if they cannot be."""
-        while self.free_tokens < tokens or len(self._free_ids) < sequences:
+        """Evict idle tokens until so many cells and ids are free; False if that is impossible."""
+        while self.capacity_tokens - self.used_tokens < tokens or len(self._free_ids) < sequences:
             if not self._evict():
                 return False
         return True
@@ -283,7 +289,7 @@ class PrefixTree:
         return node, length
 
     def _split(self, node: _Node, length: int) -> _Node:
-        """Return the node that ends at `length`, cutting `node` in two if it is longer."""
+        """Return the node that ends at `length`; splits `node` if it is longer."""
         if length == node.end:
             return node
         parent = node.parent
@@ -335,7 +341,7 @@ class PrefixTree:
         self.operations.extend(Park(sequence_id, piece.start, piece.end, piece.key) for piece in added)
 
     def _add_parked(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Sequence[Piece]:
-        """Return the pieces that a new parked entry needs; none if there is one already, or if it is too large."""
+        """Park tokens and return the pieces to copy; empty if they are parked already or too many."""
         added = self.parked.add(tokens, ends)
         if added is None:
             return ()
@@ -344,16 +350,18 @@ class PrefixTree:
         return added.new
 
     def _restore(self, sequence_id: int, pieces: Sequence[Piece], node: _Node, length: int) -> None:
-        """Give an empty sequence the cells of pieces, up to `length`, behind those that `node` and its path have."""
+        """Append the cells of pieces, up to `length`, to an empty sequence that first shares the path to `node`."""
         if pieces[0].start:
             self.operations.append(CopyPrefix(min(node.holders), sequence_id, pieces[0].start))
         for piece in pieces:
             self.operations.append(Unpark(piece.key, sequence_id, min(piece.end, length)))
 
     def _drop(self, key: int) -> None:
-        """Let the engine forget a parked piece; one that it has not adopted yet, and need not, is not kept for it."""
-        if not any(isinstance(one, Unpark) and one.key == key for one in self.operations):
-            self.operations = [one for one in self.operations if not (isinstance(one, Adopt) and one.key == key)]
+        """Let the engine forget a parked piece; a planned adoption that no planned operation needs is cancelled."""
+        if not any(isinstance(planned, Unpark) and planned.key == key for planned in self.operations):
+            self.operations = [
+                planned for planned in self.operations if not (isinstance(planned, Adopt) and planned.key == key)
+            ]
         self.operations.append(Drop(key))
 
     def _touch(self, leaf: _Node) -> None:

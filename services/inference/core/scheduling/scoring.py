@@ -1,8 +1,8 @@
 """Scores given texts: an output whose tokens are given, drafted as a whole so that its rows share one batch.
 
-Theory of operation. The continuations of a prompt are a tree of their beginnings. A row of logits after a beginning
-tells the probabilities of every token that follows it, so labels of one token cost one row, however many there are. A
-`Reading` is a path through the tree, and each beginning with a continuation is read by one of them.
+Theory of operation. The continuations of a prompt form a tree of prefixes. A row of logits after a prefix gives the
+probabilities of every next token, so any number of one-token labels costs one row. A `Reading` is a path through the
+tree; each prefix that has a continuation is read by exactly one reading.
 """
 
 from __future__ import annotations
@@ -16,68 +16,68 @@ from services.inference.core.generation import FinishReason, TokenLogprob
 from services.inference.core.scheduling.drafting import StepCosts
 
 
-class _Beginning:
-    """A beginning of continuations: the beginnings that are one token longer, and what was read after this one."""
+class _Prefix:
+    """A prefix of continuations: the prefixes one token longer, and the log-probabilities read after this prefix."""
 
     __slots__ = ("longer", "read")
 
     def __init__(self) -> None:
-        self.longer: dict[int, _Beginning] = {}
+        self.longer: dict[int, _Prefix] = {}
         self.read: dict[int, TokenLogprob] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A path of tokens, and the tokens whose log-probabilities are read before each of them and after the last."""
+    """A path of tokens, with the tokens whose log-probabilities are read before each path token and after the last."""
 
     path: tuple[int, ...]
     wanted: tuple[tuple[int, ...], ...]
 
 
 class ContinuationTree:
-    """The continuations of one prompt, as tokens; an empty one has nothing to read."""
+    """The continuations of one prompt, as tokens; an empty continuation needs no reading."""
 
     def __init__(self, continuations: Iterable[Sequence[int]]) -> None:
-        self._root = _Beginning()
+        self._root = _Prefix()
         for tokens in continuations:
-            beginning = self._root
+            prefix = self._root
             for token in tokens:
-                beginning = beginning.longer.setdefault(token, _Beginning())
+                prefix = prefix.longer.setdefault(token, _Prefix())
         self.readings = self._read_all()
 
     def take(self, reading: Reading, logprobs: Sequence[TokenLogprob]) -> None:
-        """Keep the log-probabilities that a reading gave, in the order of its wanted tokens."""
-        beginning, left = self._root, iter(logprobs)
+        """Keep the log-probabilities of a reading, in the order of its wanted tokens."""
+        prefix, left = self._root, iter(logprobs)
         for position, wanted in enumerate(reading.wanted):
             for token in wanted:
-                beginning.read[token] = next(left)
+                prefix.read[token] = next(left)
             if position < len(reading.path):
-                beginning = beginning.longer[reading.path[position]]
+                prefix = prefix.longer[reading.path[position]]
 
     def logprobs_of(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """Return the log-probability of each token of a continuation, once all readings are taken."""
-        beginning, found = self._root, []
+        """Return the log-probability of each token of a continuation, after all readings."""
+        prefix, logprobs = self._root, list[TokenLogprob]()
         for token in tokens:
-            found.append(beginning.read[token])
-            beginning = beginning.longer[token]
-        return tuple(found)
+            logprobs.append(prefix.read[token])
+            prefix = prefix.longer[token]
+        return tuple(logprobs)
 
     def _read_all(self) -> tuple[Reading, ...]:
-        """Return readings that want each token after each beginning once."""
+        """Return readings that together want each token after each prefix once."""
         readings: list[Reading] = []
-        begun: list[tuple[tuple[int, ...], _Beginning]] = [((), self._root)] if self._root.longer else []
-        while begun:
-            known, beginning = begun.pop()
-            path = list(known)
+        open_prefixes: list[tuple[tuple[int, ...], _Prefix]] = [((), self._root)] if self._root.longer else []
+        while open_prefixes:
+            tokens, prefix = open_prefixes.pop()
+            path = list(tokens)
             wanted: list[tuple[int, ...]] = [()] * len(path)
-            while beginning.longer:
-                wanted.append(tuple(beginning.longer))
-                longer = [token for token, other in beginning.longer.items() if other.longer]
+            while prefix.longer:
+                wanted.append(tuple(prefix.longer))
+                longer = [token for token, other in prefix.longer.items() if other.longer]
                 if not longer:
                     break
-                begun += [((*path, token), beginning.longer[token]) for token in longer[1:]]
+                open_prefixes += [((*path, token), prefix.longer[token]) for token in longer[1:]]
                 path.append(longer[0])
-                beginning = beginning.longer[longer[0]]
+                prefix = prefix.longer[longer[0]]
             readings.append(Reading(tuple(path), tuple(wanted)))
         return tuple(readings)
 
@@ -101,13 +101,13 @@ class GivenOutput:
         return other
 
     def rank(self, logits: Logits) -> Row:
-        """Return the next token of the path as the only choice; after the path, any wanted one."""
+        """Return the next token of the path as the only choice; after the path, any wanted token."""
         path, wanted = self._reading.path, self._reading.wanted[self.output_tokens]
         following = (*path[self.output_tokens :], *wanted)[0]
-        known = None
+        logprobs = None
         if wanted:
-            known = log_probabilities(logits)
-        return Row(certain(following), known)
+            logprobs = log_probabilities(logits)
+        return Row(certain(following), logprobs)
 
     def accept(self, token: int, row: Row) -> Step:
         """Continue along the path."""

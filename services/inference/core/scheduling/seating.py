@@ -1,21 +1,40 @@
 """Gives branches sequences of the KV cache, admits waiting requests, and preempts branches when there is no room.
 
-A branch has a seat while it has a sequence. When cells run out, the branch with the last turn (see `fairness.py`) loses
-its seat and computes its tokens again later; the first never does. When all places are taken, a tenant with fewer of
-them gets a place of a tenant with more, whose last branch is set aside.
+Theory of operation. A branch has a seat while it has a sequence. When cells run out, the branch with the last turn
+loses its seat and computes its tokens again later (recomputation instead of swapping, as vLLM does; W. Kwon et al.,
+"Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023). When all places are
+taken, a tenant with fewer places gets a place of a tenant with more, whose last branch is set aside.
+
+Turns decide the order of tenants. Each branch has a round among the branches of its tenant: the first in rank has round
+0, the next has round 1, and so on. All branches of round 0 come before all of round 1, whoever asked first, so a tenant
+with two hundred requests has one branch in round 0 like a tenant with one request. A tenant of weight 2 has two
+branches where others have one. Within a round, tenants follow the order of their last admissions, or of the times at
+which they began to wait. Within a tenant, branches follow their ranks.
+
+Invariants:
+    1. The branch with the first turn is never preempted.
+    2. A branch loses its seat only to a branch of an earlier round, so that two tenants never take each other's seats
+       in alternation.
+    3. Every `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, whatever its priority.
+    4. In a full queue, each owner keeps an equal share of the places.
+
+Source: weighted round robin, as in M. Katevenis et al., 1991. A count of computed tokens by tenant (VTC, Y. Sheng et
+al., OSDI 2024) would also balance long against short requests; rounds bound the wait for the first token.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 
 from pagantic_common.domain.errors import ErrorCode, Overloaded
+from services.inference.core.decoding.sampling import Logits
 from services.inference.core.scheduling.branches import Branch, Ticket
-from services.inference.core.scheduling.fairness import Fairness, Turn
-from services.inference.core.scheduling.logits_memo import LogitsMemo
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
+FAIR_ADMISSION = 4  # see invariant 3
+
+Turn = tuple[float, int, int, tuple[int, int, int]]  # round, last admission, owner, rank; the least comes first
 RETRY_AFTER_S = 1.0
 
 
@@ -35,9 +54,9 @@ class Seating:
         self._now_s = 0.0
 
     def check_capacity(self, owner: int) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) when the queue has no place for one more request of an owner.
+        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no place for one more request of an owner.
 
-        In a full queue an owner still has an equal share of places, so that another one cannot take them all.
+        In a full queue each owner still has an equal share of the places, so that one owner cannot take them all.
         """
         if len(self.waiting) < self._queue_capacity + max(0, self._free_places):
             return
@@ -51,7 +70,7 @@ class Seating:
             )
 
     def enter(self, ticket: Ticket) -> None:
-        """Let a request wait."""
+        """Add a request to the queue."""
         self.waiting.append(ticket)
         self._fairness.join(ticket.owner)
 
@@ -74,7 +93,7 @@ class Seating:
             pass
 
     def share_again(self, branch: Branch, limit: int) -> None:
-        """Let a branch share the tokens that other branches have computed since it was seated."""
+        """Let a branch share tokens that other branches have computed since it was seated."""
         branch.is_deferred = False
         if branch.sequence_id is None or branch.computed >= self.tree.shared_length(branch.keys, limit):
             return
@@ -85,18 +104,18 @@ class Seating:
             branch.computed = self.tree.length(branch.sequence_id)
 
     def preempt(self, branch: Branch) -> None:
-        """Take a branch's sequence; its tokens can be shared until their cells are needed."""
+        """Take a branch's sequence away; its tokens can be shared until their cells are needed."""
         if branch.sequence_id is not None:
             self.tree.release(branch.sequence_id)
         self.unseat(branch)
         self.preemptions_total += 1
 
     def unseat(self, branch: Branch) -> None:
-        """Note that a branch has no sequence any more; it computes its tokens again later."""
+        """Mark a branch as without a sequence; it computes its tokens again later."""
         branch.sequence_id, branch.computed = None, 0
 
     def remove(self, branch: Branch) -> None:
-        """Remove a branch; the computed tokens that its request keeps can be shared until their cells are needed."""
+        """Remove a branch; later requests can share its kept tokens until their cells are needed."""
         self.branches.remove(branch)
         kept = branch.ticket.request.kept_tokens
         if branch.sequence_id is not None:
@@ -112,19 +131,19 @@ class Seating:
             self.remove(branch)
 
     def last_of(self, branches: Sequence[Branch]) -> Branch:
-        """Return the one of some branches that loses its seat first."""
+        """Return the branch that loses its seat first."""
         turns = self._fairness.turns(self.branches)
         return max(branches, key=turns.__getitem__)
 
     @property
     def _free_places(self) -> int:
-        """How many more branches may run; negative when branches have parted since the last admission."""
+        """How many more branches may run; negative if branches have parted since the last admission."""
         return self._max_running - sum(not branch.is_set_aside for branch in self.branches)
 
     def _seat_next(self) -> bool:
-        """Seat the branch, or admit the request, whose turn comes first; False without one, or without room for it."""
+        """Seat the branch or admit the request with the first turn; False if there is neither, or no room."""
         unseated = [branch for branch in self.branches if branch.sequence_id is None]
-        may_admit = self._may_admit()
+        may_admit = bool(self.waiting) and self._may_admit()
         if not unseated and not may_admit:
             return False
         turns = self._fairness.turns(self.branches)
@@ -136,9 +155,7 @@ class Seating:
         return branch is not None and self._seat_again(branch, turns)
 
     def _may_admit(self) -> bool:
-        """Tell whether a request may be admitted: a place is free, or another tenant may have to give one up."""
-        if not self.waiting:
-            return False
+        """Return whether a place is free, or another tenant may have to give up a place."""
         return self._free_places > 0 or len(self._owners()) > 1
 
     def _owners(self) -> set[int]:
@@ -163,24 +180,24 @@ class Seating:
         return True
 
     def _make_place(self, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
-        """Make sure that one more branch may run, by setting later ones aside; False if these do not suffice."""
+        """Make sure that one more branch may run, by setting later branches aside; False if that does not suffice."""
         needed = 1 - self._free_places
         if needed <= 0:
             return True
         holders = [branch for branch in self.branches if not branch.is_set_aside]
         # A holder without a seat does nothing with its place, so its turn alone decides.
         idle = [branch for branch in holders if branch.sequence_id is None and turns[branch] > turn]
-        lost = [*_last_first(idle, turns), *_last_first(_later(self.seated(), turn, turns), turns)][:needed]
-        if len(lost) < needed:
+        displaced = [*_last_first(idle, turns), *_last_first(_later(self.seated(), turn, turns), turns)][:needed]
+        if len(displaced) < needed:
             return False
-        for branch in lost:
+        for branch in displaced:
             branch.is_set_aside = True
             if branch.sequence_id is not None:
                 self.preempt(branch)
         return True
 
     def _seat_or_preempt(self, branch: Branch, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
-        """Seat a branch, preempting branches of later rounds if necessary; False if these do not suffice."""
+        """Seat a branch, preempting branches of later rounds if necessary; False if that does not suffice."""
         if self._seat(branch):
             return True
         later = _later(self.seated(), turn, turns)
@@ -193,14 +210,14 @@ class Seating:
         return False
 
     def _would_suffice(self, branch: Branch, later: Sequence[Branch]) -> bool:
-        """Tell whether the cells of some branches are roughly enough for another one, which may share their tokens."""
+        """Return whether preempting the `later` branches would roughly free enough cells, apart from shared tokens."""
         staying = [seated for seated in self.seated() if seated not in later]
         held = self.tree.held_tokens([seated.sequence_id for seated in staying if seated.sequence_id is not None])
         needed = len(branch.keys) - self.tree.shared_length(branch.keys, self._needed_length(branch))
         return held + sum(seated.pending for seated in staying) + needed <= self.tree.capacity_tokens
 
     def _seat(self, branch: Branch) -> bool:
-        """Give a branch a sequence if the cache has room for all pending tokens, its own and the others'."""
+        """Give a branch a sequence if the cache has room for the pending tokens of all branches."""
         sequence_id = self.tree.share(branch.keys, self._needed_length(branch))
         if sequence_id is None:
             return False
@@ -213,15 +230,96 @@ class Seating:
         return True
 
     def _needed_length(self, branch: Branch) -> int:
-        """Return how many tokens may come from the cache; the last is computed for its row, unless that is kept."""
+        """Return how many tokens may come from the cache: all but the last, or all if the memo has the last row."""
         is_row_kept = branch.is_likely_to_recur and branch.keys in self.memo
         return len(branch.tokens) - (not is_row_kept)
 
 
 def _later(branches: Sequence[Branch], turn: Turn, turns: Mapping[Branch, Turn]) -> list[Branch]:
-    """Return those of a later round."""
+    """Return the branches of a later round than `turn`."""
     return [branch for branch in branches if turns[branch][0] > turn[0]]
 
 
 def _last_first(branches: Sequence[Branch], turns: Mapping[Branch, Turn]) -> list[Branch]:
     return sorted(branches, key=turns.__getitem__, reverse=True)
+
+
+class Fairness:
+    """The turns of branches and waiting requests, by the admissions of their tenants."""
+
+    def __init__(self) -> None:
+        self._admissions = 0
+        self._last_admission: dict[int, int] = {}
+
+    def turns(self, branches: Iterable[Branch]) -> Mapping[Branch, Turn]:
+        """Return the turn of each branch; the least comes first."""
+        rounds: Counter[int] = Counter()
+        turns = {}
+        for branch in sorted(branches, key=lambda branch: branch.rank):
+            ticket = branch.ticket
+            turns[branch] = self._turn(rounds[ticket.owner], ticket, branch.rank)
+            rounds[ticket.owner] += 1
+        return turns
+
+    def next_of(self, waiting: Sequence[Ticket], branches: Iterable[Branch]) -> tuple[Ticket, Turn]:
+        """Return the next request to admit, and its future turn; at least one request must wait."""
+        running = Counter(branch.ticket.owner for branch in branches)
+        by_owner: dict[int, list[Ticket]] = {}
+        for ticket in waiting:
+            by_owner.setdefault(ticket.owner, []).append(ticket)
+        firsts = [self._first_of(tickets) for tickets in by_owner.values()]
+        turns = [self._turn(running[ticket.owner], ticket, ticket.rank) for ticket in firsts]
+        turn = min(turns)
+        return firsts[turns.index(turn)], turn
+
+    def join(self, owner: int) -> None:
+        """Note that a request of an owner waits; a new owner comes after the owners that wait already."""
+        self._last_admission.setdefault(owner, self._admissions)
+
+    def admit(self, ticket: Ticket, active: Iterable[int]) -> None:
+        """Note an admission; only the `active` owners are remembered."""
+        self._admissions += 1
+        self._last_admission[ticket.owner] = self._admissions
+        self._last_admission = {owner: self._last_admission.get(owner, 0) for owner in active}
+
+    def _first_of(self, tickets: Sequence[Ticket]) -> Ticket:
+        if self._admissions % FAIR_ADMISSION == FAIR_ADMISSION - 1:
+            return tickets[0]
+        return min(tickets, key=lambda ticket: ticket.rank)
+
+    def _turn(self, place: int, ticket: Ticket, rank: tuple[int, int, int]) -> Turn:
+        return (place / ticket.weight, self._last_admission.get(ticket.owner, 0), ticket.owner, rank)
+
+
+class LogitsMemo:
+    """Rows of logits whose tokens other candidates or requests are likely to repeat, least recently used out first.
+
+    If a prompt comes again, or another candidate samples the same tokens, the row is known and only the draw is new:
+    the distribution is the same, and nothing is computed.
+    """
+
+    def __init__(self, capacity_rows: int) -> None:
+        self._capacity_rows = capacity_rows
+        self._rows: OrderedDict[tuple[int, ...], Logits] = OrderedDict()
+
+    def __contains__(self, tokens: Sequence[int]) -> bool:
+        return bool(self._rows) and tuple(tokens) in self._rows
+
+    def keep(self, tokens: Sequence[int], logits: Logits) -> None:
+        """Keep a copy of the row that follows `tokens`."""
+        if self._capacity_rows:
+            key = tuple(tokens)
+            self._rows[key] = logits.copy()
+            self._rows.move_to_end(key)
+            if len(self._rows) > self._capacity_rows:
+                self._rows.popitem(last=False)
+
+    def row(self, tokens: Sequence[int]) -> Logits:
+        """Return a copy of the row that follows `tokens`, which must be in the memo."""
+        key = tuple(tokens)
+        self._rows.move_to_end(key)
+        return self._rows[key].copy()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows.clear()

@@ -1,1 +1,0 @@
-"""Models that are converted once on this machine, and kept in the cache."""

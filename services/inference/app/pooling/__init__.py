@@ -1,1 +1,0 @@
-"""Models that pool sequences of tokens: embedding models and cross-encoders."""

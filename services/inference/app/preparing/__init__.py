@@ -1,1 +1,0 @@
-"""Turns prompts into tokens, and requests into work for the engine's loop."""

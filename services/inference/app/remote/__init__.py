@@ -1,1 +1,0 @@
-"""Models that other engines serve, and routes over several models."""

@@ -1,1 +1,0 @@
-"""Stores the KV cells of prompts that come again outside the process, and brings them back."""

@@ -1,1 +1,0 @@
-"""Looks at the models while they work: for callers that choose a replica, and for one that is stuck."""

@@ -1,1 +1,0 @@
-"""Between `pagantic.inference.v1` and the core's types."""

@@ -1,0 +1,266 @@
+"""Turns a conversation into the input of the model's chat template, whether or not that template knows tools.
+
+A rendered chat prompt is tokenized so that the template's own `<|im_end|>` is the control token. If a user's message
+contained those characters, it could end its turn and speak as the system. So `ControlTextGuard` hides the control texts
+of messages behind a marker while the template renders, and tokenizes them as plain characters afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest
+from pagantic_common.domain.images import split_content
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.grammar.json_schema import at_path
+from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
+
+_STRING_BOUNDS = ("pattern", "minLength", "maxLength")
+# Characters for private use; the guard hides them too, so that no message has one.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+PLACE = "\ue002"  # a placeholder for text that is inserted after rendering
+IMAGE_MARK = "\ue003"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInput:
+    """The messages and tools that a chat template renders, and the names of the tools that the model may call."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    tool_names: tuple[str, ...]
+
+
+def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
+    """Return a conversation for a template; raises InvalidRequest if the tool choice needs a missing tool.
+
+    If the template knows no tools, the model may call a tool only if the decoder enforces the call.
+    """
+    tools = shown_tools(prompt)
+    names = tuple(tool.name for tool in tools)
+    if knows_tools:
+        return TemplateInput(template_messages(prompt.messages), template_tools(tools), names)
+    if prompt.tool_choice.is_enforced:
+        return TemplateInput(plain_messages(prompt.messages, tools), [], names)
+    return TemplateInput(plain_messages(prompt.messages, ()), [], ())
+
+
+def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Return tools in the form of chat templates."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": parameters_of(tool),
+            },
+        }
+        for tool in tools
+    ]
+
+
+def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages in the form of templates that know tools."""
+    rendered: list[dict[str, Any]] = []
+    for message in messages:
+        entry: dict[str, Any] = {"role": message.role.value, "content": _content(message)}
+        if message.reasoning:
+            entry["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            entry["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+                for call in message.tool_calls
+            ]
+        if message.role is Role.TOOL:
+            entry |= {"tool_call_id": message.tool_call_id, "name": message.name}
+        rendered.append(entry)
+    return rendered
+
+
+def _content(message: Message) -> str | list[str | None]:
+    """Return the text of a message; a message with images gives a list of its texts, with None for each image."""
+    if not message.images:
+        return message.content
+    return [part if isinstance(part, str) else None for part in split_content(message.content, message.images)]
+
+
+def with_image_marks(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with text contents, and a mark for each image; the texts must contain no such mark."""
+    return [
+        {**message, "content": "".join(IMAGE_MARK if part is None else part for part in content)}
+        if isinstance(content := message["content"], list)
+        else message
+        for message in messages
+    ]
+
+
+def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with all system messages joined into one, which comes first."""
+    system = [message["content"] for message in messages if message["role"] == Role.SYSTEM.value]
+    if not system:
+        return list(messages)
+    others = [message for message in messages if message["role"] != Role.SYSTEM.value]
+    return [{"role": Role.SYSTEM.value, "content": "\n\n".join(system)}, *others]
+
+
+def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Return messages for a template that knows no tools: calls and results become text.
+
+    A system message describes `tools`; the decoder will enforce a call of one of them.
+    """
+    rendered = [_plain_message(message) for message in messages]
+    if not tools:
+        return rendered
+    described = _describe(tools)
+    if rendered and rendered[0]["role"] == Role.SYSTEM.value:
+        rendered[0]["content"] += "\n\n" + described
+        return rendered
+    return [{"role": Role.SYSTEM.value, "content": described}, *rendered]
+
+
+def _plain_message(message: Message) -> dict[str, Any]:
+    if message.role is Role.TOOL:
+        return {"role": Role.USER.value, "content": f"Result of {message.name}: {message.content}"}
+    if message.images:
+        return {"role": message.role.value, "content": _content(message)}
+    calls = [dump_json({"name": call.name, "arguments": _arguments(call)}) for call in message.tool_calls]
+    parts = [message.content, *calls]
+    return {"role": message.role.value, "content": "\n".join(part for part in parts if part)}
+
+
+def _describe(tools: Sequence[ToolDefinition]) -> str:
+    lines = ["You can call these functions:"]
+    lines += [f"- {tool.name}: {tool.description} Parameters: {_outline(tool.parameters_json)}" for tool in tools]
+    lines.append('Answer with one JSON object: {"name": <function>, "arguments": {<parameters>}}')
+    return "\n".join(lines)
+
+
+def _outline(parameters_json: str) -> str:
+    """Return a parameter schema without bounds on strings: they confuse small models, and the decoder enforces them."""
+    if not parameters_json:
+        return ""
+    schema = parse_json(parameters_json, is_rewritable=True)
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        return parameters_json
+    kept = {name: _without_bounds(entry) for name, entry in schema["properties"].items()}
+    return dump_json({**schema, "properties": kept})
+
+
+def _without_bounds(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {key: value for key, value in entry.items() if key not in _STRING_BOUNDS}
+
+
+def _arguments(call: ToolCall) -> Any:
+    try:
+        return parse_json(call.arguments_json or "{}", is_rewritable=True)
+    except JsonTextError:
+        return call.arguments_json
+
+
+def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[ToolDefinition, ...]:
+    """Return the tools that the model may call; raises InvalidRequest if `choice` needs a missing tool."""
+    if choice.tool_name:
+        named = tuple(tool for tool in tools if tool.name == choice.tool_name)
+        if not named:
+            raise InvalidRequest(
+                f"tool_choice names {choice.tool_name!r}, which is not among the offered tools",
+                code=ErrorCode.TOOL_NOT_FOUND,
+            )
+        return named
+    if choice.mode is ToolChoiceMode.NONE:
+        return ()
+    if choice.mode is ToolChoiceMode.REQUIRED and not tools:
+        raise InvalidRequest("tool_choice is REQUIRED but no tool is offered")
+    return tuple(tools)
+
+
+def shown_tools(prompt: ChatPrompt) -> tuple[ToolDefinition, ...]:
+    """Return the tools to show to the model."""
+    if not prompt.tools:
+        return ()
+    return offered_tools(prompt.tools, prompt.tool_choice)
+
+
+def call_constraint(prompt: ChatPrompt) -> Constraint:
+    """Return the constraint of an enforced call; raises InvalidRequest if no tool can be called."""
+    tools = offered_tools(prompt.tools, prompt.tool_choice)
+    return Constraint(ConstraintKind.SCHEMA, call_schema(tools))
+
+
+def parameters_of(tool: ToolDefinition) -> Any:
+    """Return a tool's parameter schema; a tool without one takes any object."""
+    if not tool.parameters_json:
+        return {"type": "object"}
+    return parse_json(tool.parameters_json, is_rewritable=True)
+
+
+def call_schema(tools: Sequence[ToolDefinition]) -> str:
+    """Return the JSON Schema, as text, of one call of one of `tools`; name comes before arguments."""
+    if len(tools) == 1:
+        return dump_json(_variant(tools[0], ""))
+    return dump_json({"anyOf": [_variant(tool, f"/anyOf/{index}") for index, tool in enumerate(tools)]})
+
+
+def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
+    """Return the schema of a call of one tool, for use at a path of a larger schema."""
+    arguments = at_path(parameters_of(tool), f"{path}/properties/arguments")
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+class ControlTextGuard:
+    """Hides the control texts of one prompt; make a new guard for each prompt."""
+
+    def __init__(self, control_texts: Iterable[str]) -> None:
+        longest_first = sorted(set(control_texts), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, [*longest_first, _OPEN, _CLOSE, PLACE, IMAGE_MARK])))
+        self._hidden: list[str] = []
+
+    def hide(self, value: Any) -> Any:
+        """Return a JSON value with every control text in its strings replaced by a marker."""
+        match value:
+            case str():
+                return self._pattern.sub(self._mark, value)
+            case list():
+                return [self.hide(item) for item in value]
+            case dict():
+                return {self.hide(key): self.hide(item) for key, item in value.items()}
+            case _:
+                return value
+
+    def split(self, rendered: str) -> list[tuple[str, bool]]:
+        """Return the pieces of a rendered prompt, in order, each with a flag: whether its control texts are tokens."""
+        pieces = re.split(f"{_OPEN}(\\d+){_CLOSE}", rendered)
+        # Every second piece is the number of a hidden text.
+        pieces[1::2] = [self._hidden[int(number)] for number in pieces[1::2]]
+        return [(piece, index % 2 == 0) for index, piece in enumerate(pieces) if piece]
+
+    def _mark(self, match: re.Match[str]) -> str:
+        self._hidden.append(match.group())
+        return f"{_OPEN}{len(self._hidden) - 1}{_CLOSE}"
+
+
+class SharedPrompts:
+    """The prompts that the operator declared shared between tenants, as token prefixes of one model."""
+
+    def __init__(self, prefixes: Sequence[Sequence[int]] = ()) -> None:
+        self._prefixes = sorted({tuple(prefix) for prefix in prefixes}, key=len, reverse=True)
+
+    def shared_length(self, tokens: Sequence[int]) -> int:
+        """Return the length of the longest declared prefix that a prompt begins with; 0 without any.
+
+        A part of a declared prefix counts as 0, so that no tenant can guess a declared prompt token by token.
+        """
+        matches = (prefix for prefix in self._prefixes if tuple(tokens[: len(prefix)]) == prefix)
+        return len(next(matches, ()))

@@ -1,1 +1,0 @@
-"""Writes prompts: conversations, tools, and no control tokens from callers."""

@@ -1,1 +1,0 @@
-"""Drafts that a smaller model guesses: its sequences, its batches, and whether they pay."""

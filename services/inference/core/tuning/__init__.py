@@ -1,1 +1,0 @@
-"""How an engine runs on a machine: chosen from measurements, and from its load."""

@@ -1,1 +1,0 @@
-"""The model of MODEL_PATH: its weights, its loading, and its tuning."""

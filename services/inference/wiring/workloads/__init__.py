@@ -1,1 +1,0 @@
-"""Loads one model of each kind, and puts the work on it together."""
