@@ -1,4 +1,4 @@
-"""`python -m tests.measures.hops`: count the calls of our own functions that one CHAT makes, on a running system.
+"""`python -m tests.measures.hops [--files]`: count the calls of our own functions that one CHAT makes, by file if asked.
 
 Every service runs in this process with a profile hook, over real sockets and the real model; the client is a process of
 its own. A call counts once, however often a generator or a coroutine is resumed.
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.support.ports import free_ports
@@ -81,6 +82,9 @@ def main():
         sys.setprofile(None)
         client.join()
     sys.stdout.write(line_of(tracer.calls) + "\n")
+    if "--files" in sys.argv:
+        for name, count in Counter(code.co_filename for code in tracer.calls).most_common():
+            sys.stdout.write(f"{count:5} {Path(name).relative_to(ROOT)}\n")
     return 0
 
 
