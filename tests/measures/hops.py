@@ -1,4 +1,4 @@
-"""`python -m tests.measures.hops [--files]`: count the calls of our own functions that one CHAT makes, by file if asked.
+"""`python -m tests.measures.hops [--files]`: count the calls of our own functions that one CHAT makes, also by file.
 
 Every service runs in this process with a profile hook, over real sockets and the real model; the client is a process of
 its own. A call counts once, however often a generator or a coroutine is resumed.

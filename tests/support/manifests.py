@@ -6,10 +6,16 @@ import yaml
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 BASE = FOLDER / "base"
+# The loader in C is ten times as fast.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_documents(text):
+    return list(yaml.load_all(text, Loader=LOADER))
 
 
 def documents(path):
-    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    return read_documents(path.read_text(encoding="utf-8"))
 
 
 def of_kind(kind, folder=BASE):

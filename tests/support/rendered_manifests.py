@@ -6,9 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import yaml
-
-from tests.support.manifests import FOLDER
+from tests.support.manifests import FOLDER, read_documents
 from tests.support.needs import KUBECTL, skip_without
 
 OVERLAYS = sorted(folder.name for folder in (FOLDER / "overlays").iterdir())
@@ -33,7 +31,7 @@ def render_text(name):
 
 def render(name):
     """Return the objects of the base, a door or an overlay, by their path in deploy/kubernetes."""
-    return list(yaml.safe_load_all(render_text(name)))
+    return read_documents(render_text(name))
 
 
 def by_kind(objects, kind):

@@ -86,7 +86,7 @@ def test_a_curve_is_fitted_on_demand_and_read_as_one(calibrate):
 
 def test_a_curve_that_falls_is_refused_with_the_file(tmp_path):
     (tmp_path / "down.json").write_text('{"model":"m","maps":{"a":{"log_odds":[0,1],"probabilities":[0.5,0.2]}}}')
-    with pytest.raises(InvalidRequest, match=r"'down.json' cannot be used.*must rise"):
+    with pytest.raises(InvalidRequest, match=r"down.json' is not valid.*must rise"):
         read_calibrations(tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_a_folder_with_an_unusable_file_is_refused_with_its_name(tmp_path):
     for name, text in (("bad.json", "{"), ("other.json", '{"maps":{}}'), ("a b.json", "{}")):
         path = tmp_path / name
         path.write_text(text)
-        with pytest.raises(InvalidRequest, match=f"the calibration '{name}' cannot be used"):
+        with pytest.raises(InvalidRequest, match=f"the calibration .*/{name}'"):
             read_calibrations(tmp_path)
         path.unlink()
     with pytest.raises(InvalidRequest, match="cannot be read"):
