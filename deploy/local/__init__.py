@@ -1,1 +1,1 @@
-"""Builds, starts, watches and stops the services on one machine."""
+"""Builds, starts, watches and stops the services on a single machine."""

@@ -1,4 +1,4 @@
-"""`python -m deploy.local up|down|status|check|demo`: the system on one machine."""
+"""`python -m deploy.local up|down|status|check|demo`: the system on a single machine."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def up(system: LocalSystem) -> int:
 
 
 def down(system: LocalSystem) -> int:
-    """Stop every service; succeeds when none runs."""
+    """Stop every service; succeeds if no service runs."""
     if not system.stop():
         print(f"already down; state in {system.state}")
     return 0
@@ -70,7 +70,7 @@ def _note_old_state() -> None:
 
 
 def status(system: LocalSystem, *, as_json: bool) -> int:
-    """Print a line for each service; 1 when one is not ready."""
+    """Print a line for each service; return 1 if any service is not ready."""
     areas = system.status()
     if as_json:
         print(json.dumps([asdict(area) for area in areas], indent=2))
@@ -104,7 +104,7 @@ def check() -> int:
 
 
 def _use_file(command: str) -> Path | None:
-    """Set the variables of the settings file; raises ConfigurationError, but for what shows or stops a system."""
+    """Set the variables of the settings file; raises ConfigurationError unless the command shows or stops a system."""
     try:
         return use_file()
     except ConfigurationError as error:
@@ -133,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run one command; returns its exit code."""
+    """Run a command; return its exit code."""
     arguments = _parser().parse_args()
     os.umask(PRIVATE_UMASK)
     # SIGTERM does the same as Ctrl-C. A shell starts background jobs with SIGINT ignored, so set its handler here.

@@ -1,6 +1,6 @@
-"""The services of one machine: their addresses, and the environment by which they find each other.
+"""The services of a machine: their addresses, and the environment by which they find each other.
 
-The HTTP gateway is an area too where `pagantic up` starts it, but none that the services call.
+The HTTP gateway is an area, too, if `pagantic up` starts it, but no service calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pagantic_common.storage.settings_file import origin_of
 
 MAX_PORT = 65535
 IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
-BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on one machine the two services may share the key
+BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on a single machine the two services may share the key
 GATEWAY = "http"
 GATEWAY_VARIABLE = "PAGANTIC_SERVE_HTTP"
 GATEWAY_PREFIX = "PAGANTIC_HTTP_"
@@ -37,7 +37,7 @@ class ConfigurationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """One service: its name, the host it listens on, and its port."""
+    """A service: its name, the host it listens on, and its port."""
 
     name: str
     host: str
@@ -47,7 +47,7 @@ class Area:
     def address(self) -> str:
         """The address for callers on this machine."""
         if self.host in _LISTENS_ANYWHERE:
-            # The gateway's server takes `::` for version 6 of the protocol alone; that of gRPC takes it for both.
+            # The gateway's server uses `::` for version 6 of the protocol alone; gRPC's server uses it for both.
             host = LOOPBACK_6 if self.name == GATEWAY and ":" in self.host else HOST
             return f"{host}:{self.port}"
         return f"{self.host}:{self.port}"
@@ -81,7 +81,7 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
 
 
 def door_settings() -> dict[str, type[BaseSettings]]:
-    """Return the settings of the gateway's programs by their names, of which GATEWAY is one."""
+    """Return the settings of the gateway's programs, including GATEWAY, by name."""
     # Imported here: most commands need no code of the gateway.
     from gateway.http.settings import HttpSettings  # noqa: PLC0415
     from gateway.mcp.settings import McpSettings  # noqa: PLC0415
@@ -90,7 +90,7 @@ def door_settings() -> dict[str, type[BaseSettings]]:
 
 
 def read_switch(given: str) -> bool | None:
-    """Return what a value of PAGANTIC_SERVE_HTTP means; None for a wrong one."""
+    """Return the meaning of a value of PAGANTIC_SERVE_HTTP; None for an invalid value."""
     return _SWITCH.get(given.lower())
 
 
@@ -148,7 +148,7 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
 
 
 def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the keys of tenant tokens; none where no caller is asked for a key, or some are given."""
+    """Return the key variables of tenant tokens; empty if callers need no key, or if some variables are set."""
     auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
     if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
         return {}

@@ -17,11 +17,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask the kernel for SIGTERM at the parent's end, and become the service, for which the request stays valid."""
+    """Ask the kernel for SIGTERM when the parent ends, then become the service; the request outlives the exec."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if sys.argv[1] == "http":
-        # As a command it would read the settings file, which may have changed. The supervisor has given it all of it.
+        # As a command it would read the settings file, which may have changed; the supervisor has passed all of its
+        # settings.
         os.environ[SETTINGS_FILE] = NO_FILE
     os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
 

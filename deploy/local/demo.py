@@ -47,14 +47,14 @@ STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """One request with its title."""
+    """A request with its title."""
 
     title: str
     request: execution_pb2.SystemRequest
 
 
 def demo_requests() -> list[DemoRequest]:
-    """Return the requests: a chat, one with a tool, text into JSON, a vote, an answer with citations, and a plan."""
+    """Return the requests: a chat, a chat with a tool, text into JSON, a vote, an answer with citations, and a plan."""
     report = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
     schema = (EXAMPLES / "incident_schema.json").read_text(encoding="utf-8")
     return [
@@ -166,7 +166,7 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
 
 
 def describe_model(name: str) -> str:
-    """Return what to expect of the answers of a model."""
+    """Describe the answers to expect from a model."""
     described = f"The model {name} answers."
     if name.startswith(SMALL_MODEL):
         described = f"The model {name} has 135 million parameters: its wording is poor and its facts are often wrong."
@@ -174,7 +174,7 @@ def describe_model(name: str) -> str:
 
 
 def _default_model(address: str) -> str:
-    """Return the name of the model that answers requests which name none."""
+    """Return the name of the model for requests without a model."""
     with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         request = inference_service_pb2.ListModelsRequest()

@@ -34,7 +34,7 @@ TAIL_LINES = 30
 def cmake_args(*, cuda: bool) -> list[str]:
     """CMake arguments of this build: the defaults, flags of the CPU family, the user's own.
 
-    Of arguments with one name the last one wins: who sets CMAKE_CXX_FLAGS does without ours.
+    Among arguments with the same name the last wins: a user who sets CMAKE_CXX_FLAGS loses our value.
     """
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
@@ -47,7 +47,7 @@ def cmake_args(*, cuda: bool) -> list[str]:
 
 
 def wheel_args(*, cuda: bool) -> list[str]:
-    """CMake arguments of the wheel: those of the engine, after those of its Python binding."""
+    """CMake arguments of the wheel: the engine's arguments, after its Python binding's."""
     return [*BINDING_CMAKE_ARGS, *cmake_args(cuda=cuda)]
 
 
@@ -123,7 +123,7 @@ def _show_progress(process: subprocess.Popen[bytes], log: Path, started_s: float
 
 
 def find_built(folder: Path) -> Path | None:
-    """Return the wheel of an earlier build; None when there is none, or its hash is wrong."""
+    """Return the wheel of an earlier build; None if it is missing, or has the wrong hash."""
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if not wheels:
         return None

@@ -1,4 +1,4 @@
-"""`python -m deploy.local.host`: every service in one process, on the orchestrator's port.
+"""`python -m deploy.local.host`: every service in a single process, on the orchestrator's port.
 
 For small installations, notebooks and tests. The services are the same as elsewhere and call each other over gRPC. Each
 has its own settings, except for host and port. Commands find the host like any other system.
@@ -101,7 +101,7 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
 
 
 def _merged(registrations: Sequence[Registration]) -> list[Registration]:
-    """Return one registration of each service: the orchestrator also serves the context service, to callers."""
+    """Return a registration of each service; the orchestrator also serves the context service, to callers."""
     merged: dict[str, Registration] = {}
     for one in registrations:
         first = merged.get(one.service_name)

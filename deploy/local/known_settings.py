@@ -24,7 +24,7 @@ from pagantic_common.settings import known_names, read_settings, variable_of
 from pagantic_common.storage.settings_file import SettingsFileError, origin_of, use_settings_file
 from pagantic_common.storage.settings_names import AREAS, DOORS, find_unknown
 
-# Settings that name files, beside those whose names say so.
+# Settings for files, in addition to settings with a name that shows it.
 _FILES = (
     "PAGANTIC_INFERENCE_MODEL_PATH",
     "PAGANTIC_INFERENCE_DRAFT_MODEL_PATH",
@@ -53,10 +53,10 @@ def check_names(environment: Mapping[str, str]) -> None:
 
 
 def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> None:
-    """Raise ConfigurationError, with a line for each variable whose value a service would refuse, or its missing file.
+    """Raise ConfigurationError, with a line for each variable with an invalid value or a missing file.
 
-    A start checks what it starts; `for_all` checks the settings of the other programs too. Nothing is kept of what a
-    start makes for its services, such as the keys of tenant tokens.
+    A start checks the programs that it starts; `for_all` checks the settings of the other programs, too. Files that a
+    start makes for its services, such as the keys of tenant tokens, are not kept.
     """
     areas, gateway = read_areas(environment), read_gateway(environment)
     read_start_limit(environment)

@@ -20,7 +20,7 @@ GATEWAY_PROBE_S = 3.0
 
 
 def probe_area(area: Area) -> str:
-    """Return the health of a service, which has TLS as its own variables say, or else those of all services."""
+    """Return the health of a service; it uses TLS if its own variable, or else the shared variable, says so."""
     if area.name == GATEWAY:
         return _probe_gateway(area)
     own = f"PAGANTIC_{area.name.upper()}_TLS"
@@ -36,7 +36,7 @@ def probe_health(address: str, name: str = READINESS) -> str:
 
 
 def _probe_gateway(gateway: Area) -> str:
-    """Return the health of the HTTP gateway, which is ready when the orchestrator behind it is."""
+    """Return the health of the HTTP gateway, which is ready if its orchestrator is ready."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://{gateway.address}/readyz", timeout=GATEWAY_PROBE_S):

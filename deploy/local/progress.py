@@ -1,4 +1,4 @@
-"""Shows the progress of a wait: one line that is rewritten on a terminal, few plain lines elsewhere."""
+"""Shows the progress of a wait: a line that is rewritten on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 

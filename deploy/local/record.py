@@ -25,10 +25,10 @@ class Record:
     Args:
         pid: Process id of the supervisor, or of the host that runs every service.
         started_s: Start time of that process; later another process may have its pid.
-        is_host: Whether one process runs every service.
+        is_host: Whether a single process runs every service.
         areas: The addresses of the services.
         settings: Digests of the services' settings by name, because values may be secret.
-        doors: The address of the HTTP gateway, if it runs too. It is no service that others call.
+        doors: The address of the HTTP gateway, if it runs too. No service calls it.
     """
 
     pid: int
@@ -39,7 +39,7 @@ class Record:
     doors: tuple[Area, ...] = ()
 
     def differing(self, environment: Mapping[str, str]) -> list[str]:
-        """Return the settings of an environment that differ from those of the running system."""
+        """Return the settings of an environment that differ from the settings of the running system."""
         running = {**digests({GATEWAY_VARIABLE: "off"}), **self.settings}
         asked = digests(environment, with_gateway=bool(self.doors))
         return [name for name, digest in asked.items() if running.get(name) != digest]
@@ -61,7 +61,7 @@ def digests(environment: Mapping[str, str], *, with_gateway: bool = False) -> di
 
 
 def _meaning(name: str, value: str) -> str:
-    """Return the value of a setting, the same one for each way to write it."""
+    """Return the value of a setting in its canonical spelling."""
     is_on = read_switch(value)
     if name != GATEWAY_VARIABLE or is_on is None:
         return value
@@ -87,7 +87,7 @@ def save(
 
 
 def load(state: Path) -> Record | None:
-    """Return the record; None when there is none or its process is gone."""
+    """Return the record; None if it is missing or its process has ended."""
     try:
         read = json.loads((state / FILE).read_text(encoding="utf-8"))
         addresses = {key: tuple(Area(**area) for area in read.get(key, ())) for key in ("areas", "doors")}

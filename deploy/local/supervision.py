@@ -1,4 +1,4 @@
-"""One supervisord per state folder: its configuration, its control socket, starting and stopping it.
+"""A supervisord per state folder: its configuration, its control socket, starting and stopping it.
 
 Commands reach the supervisor over a unix socket that only this user can open, not over a TCP port. The socket lies in
 the temporary folder, because its path is limited to about 100 bytes and a state folder may be anywhere.
@@ -100,12 +100,12 @@ class ProcessState:
 
     @property
     def has_failed(self) -> bool:
-        """Tell whether the service ended, or never started."""
+        """Whether the service ended, or never started."""
         return self.state not in _STARTED
 
 
 class Supervision:
-    """The supervisord of one state folder."""
+    """The supervisord of a state folder."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -169,7 +169,7 @@ class Supervision:
         return self.daemon_pid()
 
     def is_running(self) -> bool:
-        """Tell whether supervisord answers."""
+        """Return whether supervisord answers."""
         try:
             self._call("getState")
         except (OSError, xmlrpc.client.Error):

@@ -45,7 +45,7 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AreaStatus:
-    """The state of one service."""
+    """The state of a service."""
 
     name: str
     state: str
@@ -56,12 +56,12 @@ class AreaStatus:
 
     @property
     def is_serving(self) -> bool:
-        """Tell whether the service can be used."""
+        """Whether the service can be used."""
         return self.health == "SERVING" and self.state == "RUNNING"
 
 
 class LocalSystem:
-    """All services of one state folder. Raises ConfigurationError when the environment names impossible values."""
+    """All services of a state folder. Raises ConfigurationError for impossible values in the environment."""
 
     def __init__(self) -> None:
         self.supervision = Supervision(state_folder().resolve())
@@ -78,7 +78,7 @@ class LocalSystem:
         return self.supervision.state
 
     def is_up(self) -> bool:
-        """Tell whether the supervisor or host runs, even if services do not."""
+        """Return whether the supervisor or host runs, even if services do not."""
         return self.supervision.is_running() or (self.record is not None and self.record.is_host)
 
     def start(self) -> bool:
@@ -129,7 +129,7 @@ class LocalSystem:
             raise StartFailed(f"already up, with other settings: {', '.join(differing)}; run `pagantic down` first")
 
     def stop(self) -> bool:
-        """Stop every service and wait; False when none ran. Raises SupervisionError when one does not end."""
+        """Stop every service and wait; False if no service ran. Raises SupervisionError if a service does not end."""
         with Progress() as progress:
             if self.record is not None and self.record.is_host:
                 self._stop_host(self.record.pid, progress)
@@ -151,7 +151,7 @@ class LocalSystem:
 
     @property
     def _programs(self) -> tuple[Area, ...]:
-        """What the supervisor runs: the services, and the HTTP gateway if the settings ask for it."""
+        """The programs of the supervisor: the services, and the HTTP gateway if the settings request it."""
         return (*self.areas, *self.doors)
 
     def _host_processes(self) -> dict[str, ProcessState]:

@@ -1,4 +1,4 @@
-"""`pagantic chat`: one turn, or a conversation turn by turn."""
+"""`pagantic chat`: a single turn, or a conversation turn by turn."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def chat(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Chat: one turn, or a conversation.
+    """Chat: a single turn, or a conversation.
 
     The model is offered only the tools that --tool names.
     """
@@ -182,7 +182,7 @@ def _take_turn(client: Client, request: execution_pb2.SystemRequest, timeout_s: 
         check_response(stream_answer(client, request, timeout_s))
     except PaganticError as error:
         report(error, request_id=request.request_id)
-    except typer.Exit:  # reported; the conversation goes on
+    except typer.Exit:  # reported; the conversation continues
         pass
     except KeyboardInterrupt:
         note("\nstopped; the text so far stays in the conversation, marked as cut")

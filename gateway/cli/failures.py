@@ -130,7 +130,7 @@ def offering(options: Iterable[str]) -> Iterator[None]:
 
 
 def next_step_of(error: PaganticError, request_id: str = "") -> str:
-    """Return the next step, as one line."""
+    """Return the next step, as a single line."""
     if step := _NEXT_OF_CODE.get(error.code) or _option_step(str(error)):
         return step
     for cls, describe in _NEXT_OF_CLASS:

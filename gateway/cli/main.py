@@ -44,12 +44,12 @@ def _describe(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command, which does not run with a wrong settings file."""
+    """Take the options before a command; an invalid settings file keeps the command from running."""
     configured.check_settings(context.obj or "", context.invoked_subcommand)
 
 
 def _reason_of(error: OSError) -> str:
-    """Return what the system says, and of which file; a text that is not the system's may hold paths and stays."""
+    """Return the system's reason and the file; other texts may hold paths and stay unchanged."""
     if error.strerror is None:
         return str(error) or type(error).__name__
     reason = error.strerror[:1].lower() + error.strerror[1:]
@@ -64,7 +64,7 @@ def main() -> None:
         problems = configured.use_settings()
         use_remembered_addresses(os.environ)
         app(obj="" if _HELP.intersection(sys.argv) else problems)
-    except OSError as error:  # a full disk behind stdout, for one; what a command can tell more of, it tells itself
+    except OSError as error:  # for example, a full disk behind stdout; a command reports more specific errors itself
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - people get a line, not a traceback

@@ -78,7 +78,7 @@ Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the
 
 
 def request_id_of(given: str) -> str:
-    """Return the given id, or a new one; raises UsageError."""
+    """Return the given id, or a new id; raises UsageError."""
     if given and not is_id(given):
         raise UsageError(f"--request-id {given[:140]!r}: use letters, digits and . _ : - only, at most 128")
     return given or uuid.uuid4().hex[:16]
@@ -129,7 +129,7 @@ def read_text(argument: str | None) -> str:
 
 
 def read_pipe(what: str, *, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> str:
-    """Return stdin where it is no terminal; raises UsageError that names what is missing."""
+    """Return stdin if it is not a terminal; raises UsageError that names the missing input."""
     text = ""
     if sys.stdin is not None and not sys.stdin.isatty():
         text = read_stdin(max_bytes=max_bytes, hint=hint)
@@ -139,9 +139,9 @@ def read_pipe(what: str, *, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG
 
 
 def read_stdin(*, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> str:
-    """Return what stdin has until its end, which is Ctrl-D on a terminal; raises UsageError.
+    """Return stdin until its end, which is Ctrl-D on a terminal; raises UsageError.
 
-    The hint says what to do where stdin has more than so many bytes.
+    The hint is the remedy if stdin has more than `max_bytes`.
     """
     if sys.stdin is None:
         raise UsageError("stdin is closed")

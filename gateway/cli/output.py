@@ -1,4 +1,4 @@
-"""Output of the commands: answers on stdout, everything else on stderr, failures as one line with a next step.
+"""Output of the commands: answers on stdout, everything else on stderr, failures on a single line with a next step.
 
 No terminal control sequences of models or documents pass through here.
 """
@@ -74,7 +74,7 @@ def print_json(message: Message, *, one_line: bool = False) -> None:
 
 
 def check_response(response: execution_pb2.SystemResponse) -> None:
-    """Report the response's error, if it has one, and end with its exit code."""
+    """Report the response's error, if any, and end with its exit code."""
     from pagantic_common.client import raise_for_error
 
     try:

@@ -22,7 +22,7 @@ class Place(TypedDict):
 
 
 def read_addresses(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses of the services that run from the state folder, by area; empty where none do."""
+    """Return the addresses of the services that run from the state folder, by area; empty without running services."""
     return {area["name"]: f"{_host_of(area['host'])}:{area['port']}" for area in _read(environment, "areas")}
 
 
@@ -38,7 +38,7 @@ def use_remembered_addresses(environment: MutableMapping[str, str]) -> None:
 
 
 def read_ports(environment: Mapping[str, str]) -> set[int]:
-    """Return the ports of the system that runs from the state folder, with that of its HTTP gateway."""
+    """Return the ports of the system that runs from the state folder, including its HTTP gateway's port."""
     return {int(place["port"]) for kind in ("areas", "doors") for place in _read(environment, kind)}
 
 

@@ -93,7 +93,7 @@ def load_command(name: str) -> Any:
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help names its arguments as in manuals, and whose failures name its options."""
+    """A command with help that names its arguments as in manuals, and failures that name its options."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

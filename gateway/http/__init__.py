@@ -1,1 +1,1 @@
-"""The native API and those of OpenAI, Anthropic and Ollama over HTTP: translates requests and answers."""
+"""The native API and the APIs of OpenAI, Anthropic and Ollama over HTTP: translates requests and answers."""

@@ -1,4 +1,4 @@
-"""The application behind the HTTP port: checks each request, gives it to what answers it, and says what went wrong."""
+"""The application behind the HTTP port: checks each request, calls its endpoint, and reports errors."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class HttpApp:
 
     Args:
         callers: Give the client of the orchestrator for each caller.
-        settings: Say who may call, and the limits.
-        is_ready: Tells whether the orchestrator takes requests.
-        routes: The paths; the endpoint of each but the probes is called with the client, the request and its body. A
-            path that asks for no key gets no client and no body.
+        settings: The permitted callers, and the limits.
+        is_ready: Returns whether the orchestrator takes requests.
+        routes: The paths; each endpoint except the probes is called with the client, the request and its body. A path
+            without a key gets no client and no body.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class HttpApp:
             await response(scope, receive, send)
 
     async def _read(self, route: DescribedRoute, receive: Receive) -> bytes:
-        """Return the body of a request; whoever needs no key could hold a place with one that does not come."""
+        """Return the body of a request; empty for a path without a key, where a slow body could hold a place."""
         if route.operation.access is not Access.KEY:
             return b""
         settings = self._settings
@@ -145,10 +145,10 @@ def _error_response(
 
 
 async def _send_events(events: AsyncGenerator[str, None], request: Request, send: Send) -> None:
-    """Send the events of a stream. The first is awaited before the status is sent, which its error may still decide."""
+    """Send the events of a stream. The first is awaited before the status is sent: its error sets the status."""
     scope, dialect = request.scope, dialect_of(request)
     async with aclosing(events):
-        first = await anext(events, "")  # none where the client has the end already
+        first = await anext(events, "")  # empty if the client already has the last event
         headers = [
             (b"content-type", dialect.stream_type.encode()),
             (b"cache-control", b"no-cache"),

@@ -18,7 +18,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Return the value of a body; raises InvalidRequest for one that is no JSON object."""
+    """Return the value of a body; raises InvalidRequest for a body that is not a JSON object."""
     try:
         value = parse_json(body.decode(), is_rewritable=True)
     except UnicodeDecodeError:
@@ -31,7 +31,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:
-    """Return the message that a value is as JSON; raises InvalidRequest, naming the value, where it is none."""
+    """Return the message of a JSON value; raises InvalidRequest, naming the value, if it is not such a message."""
     try:
         return json_format.ParseDict(value, kind())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
@@ -40,7 +40,7 @@ def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> Me
 
 
 def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:
-    """Return a parameter that is a number from 0 on; raises InvalidRequest for one that is not."""
+    """Return a parameter that is a number of at least 0; raises InvalidRequest for another value."""
     if not text:
         return otherwise
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
@@ -49,6 +49,6 @@ def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:
 
 
 def take_request_id(sent: execution_pb2.SystemRequest, request: Request) -> None:
-    """Give a request the id of the HTTP request, unless the client chose one; the client is told which it is."""
+    """Give a request the id of the HTTP request, unless the client chose an id; the response reports the id."""
     sent.request_id = sent.request_id or request.scope["request_id"]
     request.scope["request_id"] = sent.request_id

@@ -73,14 +73,14 @@ def error_of_refusal(refusal: Refusal) -> dict[str, Any]:
 
 
 def is_retryable(error: PaganticError) -> bool:
-    """Tell whether the same request may succeed later; the class tells it of an error without a code."""
+    """Return whether the same request may succeed later; depends on the class for an error without a code."""
     if error.code is not None:
         return error.failure.retryable
     return isinstance(error, errors.Unavailable | errors.Overloaded | errors.Aborted)
 
 
 def headers_of(error: PaganticError) -> dict[str, str]:
-    """Return the headers that tell a client whether and when to try again."""
+    """Return the headers that inform a client whether and when to retry."""
     headers = {"x-should-retry": str(is_retryable(error)).lower()}
     if error.retry_after_s:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))

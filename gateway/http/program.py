@@ -31,7 +31,7 @@ PROBE_S = 2.0
 def run(address: str, port: int | None, announce: Callable[[str, str], None]) -> None:
     """Serve clients until SIGINT or SIGTERM; raises OSError without the port.
 
-    `announce` gets the URL of the APIs, and that of the console, empty where the settings turn it off.
+    `announce` gets the URLs of the APIs and of the console, which is empty if the settings turn it off.
     """
     log_to_stderr()
     settings = load_settings(HttpSettings)
@@ -66,7 +66,7 @@ async def _serve(settings: HttpSettings, address: str, announce: Callable[[str, 
 
 @asynccontextmanager
 async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpApp]:
-    """Yield the application of the deployment whose orchestrator has this address."""
+    """Yield the application for the deployment with the orchestrator at this address."""
     async with (
         AsyncClient(address, timeout_s=settings.call_s) as client,
         find_target(client.address, os.environ).open(MAX_MESSAGE_BYTES) as channel,

@@ -10,7 +10,7 @@ from pagantic_common.domain.defaults import HTTP_PORT
 
 
 class HttpSettings(DoorSettings):
-    """What the HTTP gateway takes, read from the environment as PAGANTIC_HTTP_<NAME>."""
+    """The settings of the HTTP gateway, read from the environment as PAGANTIC_HTTP_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_HTTP_")
 

@@ -24,7 +24,7 @@ class Progress(Protocol):
     """Turns events into reports."""
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return what an event has to report; None for nothing."""
+        """Return the report for an event; None for an event without a report."""
 
 
 class Executions:
@@ -32,8 +32,8 @@ class Executions:
 
     Args:
         callers: Give the client of the orchestrator for each caller.
-        max_calls: Most executions at once.
-        call_s: Longest time of one.
+        max_calls: Most concurrent executions.
+        call_s: Longest time of an execution.
     """
 
     def __init__(self, callers: Callers, *, max_calls: int, call_s: float) -> None:
@@ -50,7 +50,7 @@ class Executions:
     async def run(
         self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
     ) -> execution_pb2.SystemResponse:
-        """Run a request; raises the error of one that did not run, and Cancelled when the client left."""
+        """Run a request; raises the error of a request that did not run, and Cancelled if the client left."""
         if self._running >= self._max_calls:
             raise Overloaded(
                 f"{self._running} tool calls run, at most {self._max_calls} may", retry_after_s=RETRY_AFTER_S

@@ -21,7 +21,7 @@ def run_stdio(address: str) -> None:
 
 
 def run_http(address: str, port: int | None, announce: Callable[[str], None]) -> None:
-    """Serve clients over HTTP until SIGINT or SIGTERM; `announce` is told the URL. Raises OSError without the port."""
+    """Serve clients over HTTP until SIGINT or SIGTERM; `announce` gets the URL. Raises OSError without the port."""
     log_to_stderr()
     settings = load_settings(McpSettings)
     if port is not None:

@@ -1,4 +1,4 @@
-"""Collections of documents as resources: what each holds, and its chunks for a query."""
+"""Collections of documents as resources: their contents, and their chunks for a query."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_templates() -> list[ResourceTemplate]:
 
 
 async def read(client: AsyncClient, uri: str) -> TextResourceContents:
-    """Return what a URI names; raises NotFound for an unknown collection and InvalidRequest for another URI."""
+    """Return the resource of a URI; raises NotFound for an unknown collection and InvalidRequest for another URI."""
     name, query = _parse(uri)
     if query:
         chunks = await client.retrieve(name, query, max_chunks=MAX_CHUNKS)
@@ -51,7 +51,7 @@ async def read(client: AsyncClient, uri: str) -> TextResourceContents:
 
 
 def _parse(uri: str) -> tuple[str, str]:
-    """Return the name of the collection and the query, empty without one."""
+    """Return the name of the collection and the query, empty without a query."""
     try:
         parts = urlsplit(uri)
         queries = parse_qs(parts.query, strict_parsing=bool(parts.query), max_num_fields=4).get("query", [""])

@@ -1,4 +1,4 @@
-"""The server as the protocol sees it: tools, resources and prompts, each answered in the name of who asks."""
+"""The server of the protocol: tools, resources and prompts, each answered in the caller's name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ResultT = TypeVar("ResultT")
 
 @asynccontextmanager
 async def open_server(settings: McpSettings, address: str) -> AsyncIterator[tuple[Server[Any], Callers]]:
-    """Yield a server of the deployment whose orchestrator has this address, and its callers."""
+    """Yield a server for the deployment with the orchestrator at this address, and its callers."""
     async with AsyncClient(address, timeout_s=settings.call_s) as client:
         callers = Callers(client)
         executions = Executions(callers, max_calls=settings.max_calls, call_s=settings.call_s)
@@ -114,7 +114,7 @@ def make_server(callers: Callers, tools: Tools) -> Server[Any]:
 
 
 def _in_words(handle: Callable[ParamsT, Awaitable[ResultT]]) -> Callable[ParamsT, Awaitable[ResultT]]:
-    """Turn errors into errors of the protocol, without the particulars of unexpected ones."""
+    """Turn errors into errors of the protocol, without the details of unexpected errors."""
 
     @wraps(handle)
     async def handle_in_words(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:

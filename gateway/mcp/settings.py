@@ -9,7 +9,7 @@ from gateway.web.settings import DoorSettings
 
 
 class McpSettings(DoorSettings):
-    """What the MCP server takes, read from the environment as PAGANTIC_MCP_<NAME>."""
+    """The settings of the MCP server, read from the environment as PAGANTIC_MCP_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_MCP_")
 
@@ -25,5 +25,5 @@ class McpSettings(DoorSettings):
 
     @property
     def sessions_per_caller(self) -> int:
-        """Most open sessions of one caller."""
+        """Most open sessions of a caller."""
         return self.max_sessions_per_caller or max(1, self.max_sessions // 2)

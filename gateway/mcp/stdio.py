@@ -1,7 +1,7 @@
-"""The stdio transport: one client, a line of JSON for each message, logs on stderr alone.
+"""The stdio transport: a single client, a line of JSON for each message, logs on stderr alone.
 
-The SDK reads lines of any length and drops those that are no message. Here a line has a limit, and a line that is too
-long or not JSON is answered with an error.
+The SDK reads lines of any length and drops lines that are not messages. Here a line has a limit, and a line that is too
+long or not JSON gets an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Lines:
                 await self.refuse(problem)
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Yield every line that is not blank; of one that is too long a little more than its limit."""
+        """Yield every line that is not blank; a line that is too long is cut a little after its limit."""
         line = bytearray()
         async for chunk in _chunks_of(self._descriptor):
             *ended, rest = chunk.split(b"\n")
@@ -62,7 +62,7 @@ class Lines:
 
 
 async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield what can be read. A thread that no exit waits for reads, as nothing can interrupt its read."""
+    """Yield the available bytes. Reads in a thread that does not delay exit, because its read cannot be interrupted."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
 
@@ -85,7 +85,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _objection_to(line: bytes, max_bytes: int) -> str:
-    """Return why a line cannot be taken; empty for one that can."""
+    """Return why a line is refused; empty for a valid line."""
     if len(line) > max_bytes:
         return f"the message has more than {max_bytes} bytes: send less"
     try:

@@ -1,4 +1,4 @@
-"""The tools of the server: its own, and those of the deployment."""
+"""The tools of the server: its own, and the deployment's."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Tools:
         self._schemas: dict[str, dict[str, Any]] = {}
 
     async def list(self, context: Context) -> list[Tool]:
-        """Return the server's own tools, then those of the deployment that the caller may use."""
+        """Return the server's own tools, then the deployment's tools that the caller may use."""
         tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
-        # Callers see different tools, but the same schemas: one caller's list takes none from another.
+        # Callers see different tools, but the same schemas: a caller's list removes no tool of another caller.
         self._schemas |= {tool.name: tool.input_schema for tool in tools}
         return tools
 
     async def _definitions(self, context: Context) -> Sequence[message_pb2.ToolDefinition]:
-        """Return the tools that can be called now by name; none, with a line in the log, during an outage."""
+        """Return the callable tools by name; empty, with a line in the log, during an outage."""
         try:
             async with asyncio.timeout(LIST_S):
                 listed = await self._callers.client_for(context.request).list_tools()
@@ -50,9 +50,9 @@ class Tools:
         return [tool.definition for tool in listed if tool.available]
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
-        """Return the schema of a tool's arguments as it was listed last; None for a tool that nobody has listed yet.
+        """Return the schema of a tool's arguments as last listed; None for a tool that was never listed.
 
-        A schema may name headers that must repeat arguments. Only clients that have listed the tool know of them.
+        A schema may name headers that must repeat arguments. Only clients that have listed the tool know these headers.
         """
         return self._schemas.get(name)
 

@@ -1,7 +1,7 @@
-"""A visit is one HTTP request while it is served. Its work ends when the visitor leaves.
+"""A visit is an HTTP request while it is served. Its work ends when the visitor leaves.
 
-Through 2025-11-25 the protocol lets work go on after its stream broke, for a client that comes back for the rest. This
-server keeps no rest, so nobody would get it.
+Through 2025-11-25 the protocol lets work continue after its stream broke, for a client that returns for the rest. This
+server does not keep the rest, so no client would get it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEY = "pagantic.visit"
 
 
 class Visit:
-    """The work of one request."""
+    """The work of a request."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
@@ -47,7 +47,7 @@ class Visit:
 
 
 def visit_of(request: Request | None) -> Visit:
-    """Return the visit of a request; a new one, which never ends, without a request, as over stdio."""
+    """Return the visit of a request; without a request, as over stdio, a new visit that never ends."""
     if request is None:
         return Visit()
     visit: Visit = request.scope.get(_KEY) or Visit()

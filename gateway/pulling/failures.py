@@ -27,7 +27,7 @@ def missing(message: str) -> NotFound:
 
 
 def corrupt(message: str) -> PreconditionFailed:
-    """Return the failure of a file that is not the expected one."""
+    """Return the failure of a file with unexpected content."""
     return PreconditionFailed(message, code=ErrorCode.CONFIG_MODEL_CORRUPT)
 
 

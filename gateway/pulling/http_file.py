@@ -23,10 +23,10 @@ class HttpFile:
         url: Its address.
         silence_s: Longest silence of the server.
         check_url: Checks each address.
-        headers: Sent with each request; those of credentials go to the host of `url` alone.
+        headers: Sent with each request; credentials go to the host of `url` alone.
 
     Attributes:
-        shown: The address as it may be shown and kept.
+        shown: The address without secrets, to show and store.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class HttpFile:
         self._headers = {**(headers or {}), "Accept-Encoding": "identity"}
 
     def size_bytes(self) -> int:
-        """Return the size that the server states; raises Unavailable for a server that states none."""
+        """Return the size that the server reports; raises Unavailable for a server that reports no size."""
         with self._connected() as client:
             response = client.head(self._url)
             if not response.is_success:
@@ -51,7 +51,7 @@ class HttpFile:
         return int(length)
 
     def read(self, start: int) -> Iterator[bytes]:
-        """Yield the content from a byte on; a server without ranges sends what comes before that byte, too."""
+        """Yield the content from a byte on; a server without ranges sends the content before that byte, too."""
         headers = {}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -87,7 +87,7 @@ class HttpFile:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without its user and query, which may be secret; raises InvalidRequest for what is no URL."""
+    """Return a URL without its user and query, which may be secret; raises InvalidRequest for an invalid URL."""
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL as error:

@@ -1,4 +1,4 @@
-"""Models of a hub, whose API the package huggingface_hub speaks; the file itself is read in a way that resumes."""
+"""Models of a hub, through the package huggingface_hub; the file itself is downloaded so that it can resume."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HubSource:
         return PurePosixPath(self._path).stem
 
     def offer(self) -> Offer:
-        """Ask the hub; it knows the hash of a large file, and of a small one another kind of hash."""
+        """Query the hub; it knows the SHA-256 of a large file only."""
         found = self._ask()
         sha256 = (found.etag or "").lower()
         if not _SHA256.fullmatch(sha256):

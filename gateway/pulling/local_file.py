@@ -11,7 +11,7 @@ from pagantic_common.models.digest import sha256_of
 
 
 class LocalFile:
-    """A file, which is copied."""
+    """A local file, which is copied."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.expanduser().absolute()

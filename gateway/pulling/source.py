@@ -1,4 +1,4 @@
-"""What every source of models is: it names a content by its hash, and reads it from any place."""
+"""The interface of model sources: a source names content by its hash, and reads it from any place."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Report = Callable[[int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a source has.
+    """The offer of a source.
 
     Attributes:
         source: Its exact description, for the manifest.
         size_bytes: Size of the file.
-        sha256: Hash of the file; empty if the source does not say it.
-        license: Name of the license; empty if the source does not say it.
+        sha256: Hash of the file; empty if the source does not state it.
+        license: Name of the license; empty if the source does not state it.
         spare_bytes: Room that the source needs beside the file while it is read.
     """
 
@@ -36,13 +36,13 @@ class Source(Protocol):
 
     @property
     def default_name(self) -> str:
-        """The name that the model gets unless the user chooses one."""
+        """The name of the model, unless the user chooses another."""
         ...
 
     def offer(self) -> Offer:
-        """Ask what there is."""
+        """Query the source's offer."""
         ...
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:
-        """Yield the content from a byte on; `scratch` is an empty folder for what the source needs meanwhile."""
+        """Yield the content from a byte on; `scratch` is an empty folder for the source's temporary files."""
         ...

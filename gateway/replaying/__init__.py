@@ -1,1 +1,1 @@
-"""Replays of recorded executions: what people change, and what differs afterwards."""
+"""Replays of recorded executions: people's changes, and the resulting differences."""

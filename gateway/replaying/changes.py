@@ -1,4 +1,4 @@
-"""The request of a replay: the recorded one, with the changes that somebody wrote."""
+"""The request of a replay: the recorded request with a person's changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 RESULTS = "tool_results"
 RECORDED_ID_METADATA = "replay.of"
 _FIXED = ("request_id", "session_id", "trace_id", "replay", "background", "keep_request", "metadata", "mode")
-# The fields of a group say the same thing in different ways: a written one takes the place of the others.
+# The fields of a group are alternatives: a written field replaces the others.
 _ALTERNATIVES = (
     frozenset({"text", "instructions", "template"}),
     frozenset({"grammar", "grammar_name"}),
@@ -70,7 +70,7 @@ def request_of_replay(
 
 
 def _without_replaced(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded fields without those in whose place a change has another of their group."""
+    """Return recorded fields, except fields that a change replaces by another field of their group."""
     left: dict[str, Any] = {}
     for name, value in before.items():
         others = set().union(*(group for group in _ALTERNATIVES if name in group)) - {name}

@@ -1,4 +1,4 @@
-"""What differs between a recorded execution and its replay, step by step."""
+"""The differences between a recorded execution and its replay, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.descriptions import state_name
 
-# These fields are no results: they are what a step took, and explain why it gave something else.
+# These fields are not results: they are the conditions of a step, and explain a different result.
 _FIGURES = ("model", "seed", "usage")
 _USAGE_FIGURES = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
 # These fields differ between any two executions: names are drawn each time, and times are measured.
@@ -31,7 +31,7 @@ STATES = "states"
 
 
 class Verdict(StrEnum):
-    """How a step of a replay compares with the recorded one."""
+    """How a step of a replay compares with the recorded step."""
 
     TAKEN = "from the record"
     SAME = "same"
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field whose values differ, as JSON values; None for one that is not set."""
+    """A field with different values, as JSON values; None for an unset field."""
 
     field: str
     recorded: Any
@@ -60,7 +60,7 @@ class ComparedStep:
 
     @property
     def explanation(self) -> str:
-        """What explains that an inference gave something else; empty for another step, and one that gave the same."""
+        """The reason why an inference's result differs; empty for other steps, and for equal results."""
         if self.verdict is not Verdict.DIFFERS or not self.name.startswith(("infer-", "sample")):
             return ""
         differing = {one.field for one in self.figures}
@@ -87,7 +87,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs between two executions, in states, steps and answer."""
+    """The differences between two executions, in states, steps and answer."""
 
     states: tuple[list[str], list[str]]
     steps: tuple[ComparedStep, ...]
@@ -106,7 +106,7 @@ class Comparison:
 
     @property
     def first_difference(self) -> ComparedStep | None:
-        """The first step that gave something else; None when there is none."""
+        """The first step with a different result; None if all are equal."""
         return next((step for step in self.steps if step.verdict not in (Verdict.SAME, Verdict.TAKEN)), None)
 
     def as_json(self) -> dict[str, Any]:

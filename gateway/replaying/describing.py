@@ -17,7 +17,7 @@ _NAME_WIDTH = 16
 
 
 def describe_recorded_step(step: execution_pb2.ExecutionStep) -> str:
-    """Return the name of a step and what it gave, in one line."""
+    """Return the name of a step and its result, on a single line."""
     parts = [
         *(f"calls {call.name} {call.arguments_json} ({call.id})" for call in step.tool_calls),
         *(f"{made.name} ({made.id}) gave {made.result}" for made in step.tool_calls_made),
@@ -31,7 +31,7 @@ def describe_recorded_step(step: execution_pb2.ExecutionStep) -> str:
 
 
 def describe_comparison(compared: Comparison) -> Iterator[str]:
-    """Yield the lines of a comparison: its states, its steps with what differs, and its answer."""
+    """Yield the lines of a comparison: its states, its steps with their differences, and its answer."""
     before, after = (" ".join(states) for states in compared.states)
     if compared.has_same_states:
         yield f"{'states':<{_NAME_WIDTH}} same: {after}"

@@ -65,7 +65,7 @@ class TerminalApp(App[None]):
         self._interrupted_at_s = 0.0
 
     def compose(self) -> ComposeResult:
-        """Show the conversations beside the one that is open."""
+        """Show the conversations beside the open conversation."""
         yield self._head
         with Horizontal(id="panes"):
             yield self._sessions
@@ -103,7 +103,7 @@ class TerminalApp(App[None]):
     async def _list_sessions(self) -> None:
         try:
             listed, has_more = await list_conversations(self.client)
-        except PaganticError:  # the conversation says what is wrong
+        except PaganticError:  # the conversation shows the error
             return
         self._sessions.show(listed, self._chat.conversation.session_id, has_more=has_more)
 
@@ -117,7 +117,7 @@ class TerminalApp(App[None]):
     # ---- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's
-        """Show the key of a decision only while a call waits, and not those of what the sessions cover."""
+        """Show the key of a decision only while a call waits, and hide the keys of parts that the sessions cover."""
         if action == "decide":
             return self._chat.has_waiting_call
         if action in ("toggle_reasoning", "toggle_timeline"):
@@ -125,7 +125,7 @@ class TerminalApp(App[None]):
         return True
 
     def action_toggle_sessions(self) -> None:
-        """Go to the conversations, which are shown for that; hide them from there."""
+        """Show and focus the conversations; hide them if they have the focus."""
         if self._sessions.display and not self._sessions.has_focus:
             self._sessions.focus()
         else:
@@ -141,7 +141,7 @@ class TerminalApp(App[None]):
             self._chat.focus_composer()
 
     def _end_choosing(self) -> None:
-        """Go to the conversation that was chosen, from which a narrow screen hides the list."""
+        """Go to the chosen conversation; a narrow screen then hides the list."""
         self.screen.remove_class(SHOWN)
         self._chat.focus_composer()
 
@@ -181,12 +181,12 @@ class TerminalApp(App[None]):
             self._chat.show_status()
 
     def action_stop(self) -> None:
-        """Leave what covers the conversation; else stop the answer; else go back to the message."""
+        """Close the view that covers the conversation, or else stop the answer, or else return to the message."""
         if self.screen.has_class(SHOWN) or self._chat.leave_approval() or not self._chat.stop():
             self._end_choosing()
 
     def action_interrupt(self) -> None:
-        """Stop the answer; without one, quit at the second time."""
+        """Stop the answer; without an answer, quit at the second press."""
         if self._chat.stop():
             return
         now_s = time.monotonic()

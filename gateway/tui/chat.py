@@ -1,4 +1,4 @@
-"""The conversation in the terminal: what is sent, followed, stopped and decided."""
+"""The conversation in the terminal: sends, follows, stops and decides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAW_S: Final = 0.1
 
 
 class ChatPane(Vertical):
-    """Shows one conversation at a time, with the timeline of its newest execution."""
+    """Shows a conversation, with the timeline of its newest execution."""
 
     class Changed(Message):
         """A conversation began, was named or got a turn."""
@@ -66,7 +66,7 @@ class ChatPane(Vertical):
 
     @property
     def written_id(self) -> str:
-        """The request whose answer is being written; empty without one."""
+        """The request of the answer that is being written; empty without such an answer."""
         if self._written is None:
             return ""
         return self._written.answer.request_id
@@ -77,7 +77,7 @@ class ChatPane(Vertical):
         return self._approval.is_waiting
 
     def focus_composer(self) -> None:
-        """Have what is typed go into the next message."""
+        """Direct the keys to the next message."""
         self._composer.focus()
 
     def focus_approval(self) -> None:
@@ -86,7 +86,7 @@ class ChatPane(Vertical):
             self._approval.take_focus()
 
     def leave_approval(self) -> bool:
-        """Have them go into the message again; tells whether they were deciding."""
+        """Direct the keys to the message again; return whether they were deciding."""
         was_deciding = self._approval.has_focus_within
         if was_deciding:
             self.focus_composer()
@@ -112,12 +112,12 @@ class ChatPane(Vertical):
     # ---- conversations ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin another conversation. An answer that is being written goes on without us."""
+        """Begin another conversation. An answer that is being written continues in the background."""
         self._cancel_opening()
         self._show(Conversation(new_session_id()))
 
     def open(self, session_id: str) -> None:
-        """Open a stored conversation; until it is there, the one before it is seen and takes no message."""
+        """Open a stored conversation; until it is loaded, the previous conversation is shown and accepts no message."""
         self._opening = session_id
         self.run_worker(self._open(session_id), group="open", exclusive=True)
         self.show_status()
@@ -160,7 +160,7 @@ class ChatPane(Vertical):
         self._show_waiting()
 
     def _name_left(self) -> None:
-        """Name a conversation whose first answer is still being written."""
+        """Name a conversation while its first answer is still being written."""
         if self._newest is None or not self.written_id or self.conversation.is_stored:
             return
         if self._newest.turn.answer.sequence:
@@ -217,7 +217,7 @@ class ChatPane(Vertical):
             await self._note_stored(view.turn)
 
     def _fail(self, view: TurnView, error: PaganticError) -> None:
-        """Show why an answer cannot be had; a message that nobody took goes back into the field."""
+        """Show why an answer failed; a message that was not accepted returns to the field."""
         request_id = ""
         if view.turn.answer.sequence:
             request_id = view.turn.answer.request_id
@@ -235,7 +235,7 @@ class ChatPane(Vertical):
         self.post_message(self.Changed())
 
     def stop(self) -> bool:
-        """Stop what goes on, a conversation that opens before an answer; tells whether there was something to stop."""
+        """Stop opening a conversation, or else the answer; return whether there was anything to stop."""
         running = self._written
         if self._opening:
             self._cancel_opening()
@@ -270,14 +270,14 @@ class ChatPane(Vertical):
             else:
                 await self.client.reject(*ids, reason="rejected at the terminal")
         except PaganticError as error:
-            # The decision may have come too late; the execution goes on.
+            # The decision may have come too late; the execution continues.
             self._warn_of(error)
             self._approval.allow_again(approval)
         except ValueError as error:  # arguments that cannot be written
             self._warn(f"The decision was not sent: {error}")
             self._approval.allow_again(approval)
 
-    # ---- what is seen -----------------------------------------------------------------------------------------------
+    # ---- display ----------------------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
         if self._written is None or self._newest is None:
@@ -303,7 +303,7 @@ class ChatPane(Vertical):
         self._timeline.show(self._newest.turn.answer.events if self._newest else ())
 
     def show_status(self) -> None:
-        """Show what goes on, and how full the context window is."""
+        """Show the current activity, and how full the context window is."""
         state, is_warning = self.choices.model or next(iter(self.windows), ""), False
         if self._opening:
             state = "opening…"

@@ -1,1 +1,1 @@
-"""What the doors over HTTP share: who may come in, with how much, for how long, and what answers probes."""
+"""Common parts of the HTTP doors: permitted callers, limits on size and time, and answers to probes."""

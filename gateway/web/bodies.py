@@ -14,7 +14,7 @@ from gateway.web.refusal import Refusal
 
 
 async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes:
-    """Return the body. Raises Refusal for one that is too large or too slow, ClientDisconnect when the client left."""
+    """Return the body. Raises Refusal for an oversized or slow body, ClientDisconnect if the client left."""
     body = bytearray()
     with anyio.move_on_after(read_s):
         while True:
@@ -68,9 +68,9 @@ class Upload:
         return await self._receive()
 
     async def discard(self) -> None:
-        """Read what is left of the file for a while: a client that still sends might not see the answer.
+        """Read the rest of the file for a while: a client that still sends might not see the answer.
 
-        One that was silent for too long is not waited for again.
+        A client that was silent for too long gets no further wait.
         """
         if isinstance(self._failure, Refusal) and self._failure.status == HTTPStatus.REQUEST_TIMEOUT:
             self._is_read.set()

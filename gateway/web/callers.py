@@ -1,4 +1,4 @@
-"""Who calls: the API key of a request, and the client of the orchestrator that sends it."""
+"""Callers: the API key of a request, and the client of the orchestrator that sends it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def api_key_of(request: Request | None) -> str:
 
 
 class Callers:
-    """Clients of the orchestrator, one for each key, over one connection.
+    """Clients of the orchestrator, a client for each key, over a shared connection.
 
     Args:
-        client: Has the server's own key, for callers that send none.
+        client: Has the server's own key, for callers without a key.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -43,5 +43,5 @@ class Callers:
             await self.client_for(request).list_prompt_templates()
         except Unauthenticated:
             raise
-        except PaganticError:  # the key is known, or nobody can tell now: each call says so in its own words
+        except PaganticError:  # the key is known, or cannot be checked now: each call reports that itself
             return

@@ -1,4 +1,4 @@
-"""Who may come in: checks of a request's headers, and the count of requests that run."""
+"""Admission: checks of a request's headers, and the count of running requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic_common.settings import Auth
 
 
 class Entry:
-    """The entry of one door."""
+    """The entry of a door."""
 
     def __init__(self, settings: DoorSettings) -> None:
         self._settings = settings
@@ -24,7 +24,7 @@ class Entry:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count a request that runs; raises Refusal for one too many."""
+        """Count a running request; raises Refusal beyond the limit."""
         most = self._settings.max_streams
         if self.request_count >= most:
             raise Refusal(503, f"{self.request_count} requests run, at most {most} may: try later")

@@ -16,14 +16,14 @@ def host_name_of(authority: str) -> str:
 
 
 def is_known_host(authority: str, names: Collection[str]) -> bool:
-    """Tell whether a Host header names this server."""
+    """Return whether a Host header names this server."""
     return host_name_of(authority) in names
 
 
 def is_known_origin(origin: str, names: Collection[str], origins: Collection[str]) -> bool:
-    """Tell whether a page of this origin may call: one of a known host over HTTP, or a listed origin.
+    """Return whether a page of this origin may call: a known host over HTTP, or a listed origin.
 
-    Programs send no origin. A page without one, as from a file, sends `null`.
+    Programs send no origin. A page without an origin, for example from a file, sends `null`.
     """
     if not origin or origin in origins:
         return True

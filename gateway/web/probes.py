@@ -29,9 +29,10 @@ class _CheckedHealth(Health):
 
 @asynccontextmanager
 async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
-    """Answer gRPC's health checks on the admin port within the block; raises OSError where it cannot listen.
+    """Answer gRPC's health checks on the admin port within the block; raises OSError if it cannot listen.
 
-    A server without its orchestrator is ready: it tells each caller why a call fails. A refused connection would not.
+    A server without its orchestrator is ready: it reports to each caller why a call fails. A refused connection would
+    not.
     """
     if not settings.admin_port:
         yield
@@ -59,7 +60,7 @@ async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Return why the system refuses to listen, which gRPC does not say; empty when it does not refuse."""
+    """Return why the system refuses to listen, which gRPC does not report; empty without a refusal."""
     try:
         with listen(host, port):
             return ""

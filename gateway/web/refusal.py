@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 
 class Refusal(Exception):
-    """A request that is refused before anything is done for it.
+    """A request that is refused before any work is done for it.
 
     Args:
         status: The HTTP status.
-        message: What is wrong, and what to do.
-        headers: Of the answer.
+        message: The error and a remedy.
+        headers: Headers of the answer.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -35,7 +35,7 @@ async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: C
 
 
 def _listen(settings: DoorSettings) -> socket.socket:
-    """Listen on the port; raises OSError that says which one, and how to choose another."""
+    """Listen on the port; raises OSError that names the port, and how to choose another."""
     try:
         return listen(settings.host, settings.port)
     except OSError as error:
@@ -48,9 +48,9 @@ def _listen(settings: DoorSettings) -> socket.socket:
 
 @contextmanager
 def returning_on_sigterm() -> Iterator[None]:
-    """Have the server return when it has stopped for SIGTERM, so that what is open is closed.
+    """Have the server return when it has stopped for SIGTERM, so that open resources are closed.
 
-    It raises the signal again then, which would end the process at once.
+    After stopping, the server raises the signal again, which would end the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -67,7 +67,7 @@ def _return(_signal: int, _frame: object) -> None:
 
 
 def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
-    """Return the server of an application, with limits on what it takes."""
+    """Return the server of an application, with limits on its requests."""
     config = uvicorn.Config(
         app,
         http="h11",

@@ -16,7 +16,7 @@ _Names = Annotated[tuple[str, ...], NoDecode]
 
 
 class DoorSettings(BaseSettings):
-    """What a door takes. Each door has a prefix of its own for the variables, and a port."""
+    """The settings of a door. Each door has its own prefix for the variables, and a port."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
@@ -63,7 +63,7 @@ class DoorSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_host(self) -> Self:
-        """Refuse what would let in others without a key, or send keys in plain text."""
+        """Refuse settings that would admit others without a key, or send keys in plain text."""
         if is_loopback(self.host):
             return self
         if self.auth is Auth.LOCAL:

@@ -1,1 +1,1 @@
-"""What people write into files: values of YAML, and requests in their short forms."""
+"""Files that people write: values of YAML, and requests in their short forms."""

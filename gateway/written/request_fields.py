@@ -10,7 +10,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 def merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared fields with the own ones over them; objects are merged, everything else is replaced."""
+    """Return the shared fields overridden by the own fields; objects are merged, other values are replaced."""
     joined = dict(shared)
     for name, value in own.items():
         below = joined.get(name)
@@ -37,7 +37,7 @@ def expand(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_json_texts(name: str, value: Any) -> Any:
-    """Return a value in which fields of JSON texts, whose names end in `_json`, are texts."""
+    """Return a value with JSON texts in its fields that end in `_json`."""
     if name == "schema":
         return value
     if name.endswith("_json") and not isinstance(value, str):

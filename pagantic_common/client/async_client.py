@@ -1,4 +1,4 @@
-"""The client for asyncio programs: calls one orchestrator, and raises its errors as PaganticError."""
+"""The client for asyncio programs: calls an orchestrator, and raises its errors as PaganticError."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ _SERVICE = "orchestrator"
 
 
 class AsyncClient(Sessions, Sources):
-    """Talks to one orchestrator. Use it as an async context manager, or close it.
+    """Talks to an orchestrator. Use it as an async context manager, or close it.
 
     Args:
         address: host:port of the orchestrator, or https://host:port for TLS; None is PAGANTIC_ADDRESS, or the local
             default. TLS takes its files from PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
         timeout_s: Longest time for each call, seconds.
-        patience_s: How long a request with a `request_id` is sent again while it is UNAVAILABLE, as when its
+        patience_s: How long to resend a request with a `request_id` while it fails as UNAVAILABLE, as when its
             orchestrator is replaced; 0 sends it once. A stream is sent again only before its first event: `follow` it
             after that.
         api_key: Sent with each call; None is PAGANTIC_API_KEY, or the first line of the file PAGANTIC_API_KEY_FILE.
@@ -126,7 +126,7 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Take a chat turn; raises PaganticError when it failed. Arguments are those of `chat_request`."""
+        """Run a chat turn; raises PaganticError on failure. See `chat_request` for the arguments."""
         request = chat_request(
             text_or_messages,
             session_id=session_id,
@@ -153,10 +153,10 @@ class AsyncClient(Sessions, Sources):
         intercept: float | None = None,
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Answer from a collection, with citations; raises PaganticError. Arguments are those of `ask_request`.
+        """Answer from a collection, with citations; raises PaganticError. See `ask_request` for the arguments.
 
-        The retriever "auto" is "hybrid" where the collection has embeddings, else "bm25"; it looks the collection up,
-        which needs a key with the scope READ.
+        The retriever "auto" is "hybrid" if the collection has embeddings, and otherwise "bm25"; it looks up the
+        collection, which needs a key with the scope READ.
         """
         if retriever == AUTO:
             retriever = await self._choose_retriever(collection, hypothetical_document=hypothetical_document)
@@ -212,15 +212,15 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
-        """Return a value of `output_type` made from the text; raises PaganticError when that failed.
+        """Return a value of `output_type` made from the text; raises PaganticError on failure.
 
         Args:
-            text_or_messages: The user's words, or messages of which the last is the user's.
+            text_or_messages: The user's text, or messages that end with a user message.
             output_type: A pydantic model, a dataclass, `list[X]`, a union, or a TypeAdapter.
             full: Return a StructuredResult: the value with its response, usage and guarantee.
-            validation_retries: How often to ask again after the type's validators refused an answer, with their
-                objections. Each time is a request of its own.
-            tools: Names the model may call before it answers.
+            validation_retries: How often to ask again, with the objections, after the type's validators refused an
+                answer. Each retry is a separate request.
+            tools: Names of tools that the model may call before it answers.
             system: System prompt.
             options: See Options.
         """
@@ -261,7 +261,7 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Take a vote; raises PaganticError when it failed. Arguments are those of `vote_request`."""
+        """Run a vote; raises PaganticError on failure. See `vote_request` for the arguments."""
         request = vote_request(
             text_or_messages,
             schema,
@@ -285,9 +285,9 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> Sequence[decision_pb2.Decision]:
-        """Answer questions about one input with probabilities; raises PaganticError when that failed.
+        """Answer questions about an input with probabilities; raises PaganticError on failure.
 
-        Arguments are those of `decide_request`. The decisions are in the order of the questions.
+        See `decide_request` for the arguments. The decisions are in the order of the questions.
         """
         request = decide_request(
             text_or_messages,

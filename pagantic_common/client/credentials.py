@@ -16,14 +16,14 @@ MAX_CHARS = 4096
 
 
 def has_key(environment: Mapping[str, str]) -> bool:
-    """Tell whether the environment names an API key."""
+    """Return whether the environment names an API key."""
     return bool(environment.get(KEY) or environment.get(KEY_FILE))
 
 
 def credentials_for(target: Target, api_key: str | None, environment: Mapping[str, str]) -> str:
-    """Return what is sent as `authorization`; empty without a key.
+    """Return the `authorization` to send; empty without a key.
 
-    Raises InvalidRequest for a file that cannot be read, and for a key that would leave this machine in plain text.
+    Raises InvalidRequest for an unreadable file, and for a key that would leave this machine in plain text.
     """
     key = (api_key or environment.get(KEY) or _read_file(environment.get(KEY_FILE))).strip()
     if not key:

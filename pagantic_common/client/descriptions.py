@@ -1,4 +1,4 @@
-"""Responses and their parts in words, as one line each."""
+"""Describes responses and their parts, each on a single line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.enums import name_of
 
 MAX_RESULT_CHARS = 240
-# The codes of warnings that an answer was cut, at a limit of tokens or at that of bytes.
+# The codes of warnings that an answer was cut, at the limit of tokens or of bytes.
 TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
 
 
@@ -28,7 +28,7 @@ def error_code_name(code: error_pb2.ErrorCode.ValueType) -> str:
 
 
 def describe_usage(usage: usage_pb2.TokenUsage) -> str:
-    """Return usage as one line."""
+    """Return usage as a single line."""
     text = (
         f"{count_of(usage.prompt_tokens, 'prompt token')} ({usage.cached_prompt_tokens} cached), "
         f"{count_of(usage.output_tokens, 'output token')}"

@@ -1,4 +1,4 @@
-"""Events in words, as one line each."""
+"""Describes events, each on a single line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HASH_DIGITS = 8
 
 
 def describe_event(event: event_pb2.ExecutionEvent) -> str:
-    """Return an event's particulars as one line; empty for an event of a newer version."""
+    """Return the details of an event as a single line; empty for an event of a newer version."""
     kind = event.WhichOneof("event")
     if kind is None:
         return ""
@@ -51,7 +51,7 @@ def _describe_inference_start(start: event_pb2.InferenceStart) -> str:
 
 def _describe_inference_end(end: event_pb2.InferenceEnd) -> str:
     described = f"{end.tokens_in} in, {end.tokens_out} out, {finish_reason_name(end.finish_reason)}"
-    if end.model:  # A route has several models, and this one answered.
+    if end.model:  # A route has several models; this model answered.
         described += f", by {end.model}"
     return described
 

@@ -15,7 +15,7 @@ from pagantic_common.codec.messages import SAFETIES, duration_to_proto, tool_cho
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
 
-# "auto", "required", "none", the name of a tool, or a whole choice; None leaves it to the system.
+# "auto", "required", "none", the name of a tool, or a whole choice; None leaves the choice to the system.
 Choice = str | ToolChoice | None
 REASONING_MODES = ("auto", "on", "off")
 NO_EXPERIMENT = "none"
@@ -59,8 +59,8 @@ class Options(Hints, total=False):
     """Hints, and the other parts of a request.
 
     `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
-    `semantic_intent` is the aim that a judging model checks; `max_retries` bounds the attempts after the first.
-    `citations` is True, or bounds: an answer in claims that quote the context, which is needed.
+    `semantic_intent` is the aim that a judging model checks; `max_retries` limits the attempts after the first.
+    `citations` is True, or limits: an answer in claims that quote the context, which is required.
     `variant` is the variant of an experiment for the request, as "experiment=variant", or "none" for no experiment.
     `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
     `keep_request` keeps the request and its steps with the execution, which can then be replayed.
@@ -102,7 +102,7 @@ def apply_options(
 
 
 def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
-    """Give a request the variant of an experiment; an empty text changes nothing, another one raises ValueError.
+    """Set the variant of an experiment in a request; an empty text changes nothing, a malformed text raises ValueError.
 
     Args:
         request: The request.
@@ -121,14 +121,14 @@ def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
 
 
 def variant_text(variant: execution_pb2.ExperimentVariant) -> str:
-    """Return a variant as "experiment=variant"; empty for one that is not set."""
+    """Return a variant as "experiment=variant"; empty for an unset variant."""
     if not variant.experiment:
         return ""
     return f"{variant.experiment}={variant.variant}"
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """Return the value; raises ValueError, listing the known values, for an unknown one."""
+    """Return the value; raises ValueError, listing the known values, for an unknown value."""
     names = list(known)
     if value not in names:
         raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(map(repr, names))}")
@@ -136,7 +136,7 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
 
 
 def several(name: str, texts: Sequence[str]) -> Sequence[str]:
-    """Return the texts; raises TypeError for a single text, whose letters would count as texts."""
+    """Return the texts; raises TypeError for a single text, because its letters would count as texts."""
     if isinstance(texts, str):
         raise TypeError(f"{name} is the text {texts!r}: it must be a list of texts")
     return texts

@@ -25,7 +25,7 @@ STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 ASKED_CHUNKS = 6
 ASKED_CLAIMS = 3
-AUTO = "auto"  # the client chooses the retriever by what the collection has
+AUTO = "auto"  # the client chooses the retriever by the collection's embeddings
 RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 
@@ -42,10 +42,10 @@ def chat_request(
     """Make a CHAT request.
 
     Args:
-        text_or_messages: The user's words, or messages of which the last is the user's or a tool result.
-        session_id: Conversation to continue; empty stores none.
-        tools: Names the model may call; None is every registered tool or, beside client_tools, none. An empty list is
-            none.
+        text_or_messages: The user's text, or messages that end with a user message or a tool result.
+        session_id: Conversation to continue; empty stores no conversation.
+        tools: Names of tools that the model may call; None allows every registered tool, or no tool beside
+            client_tools. An empty list allows no tool.
         client_tools: Tools that the caller runs: their calls are in the response's tool_calls.
         tool_choice: "auto", "required", "none", or the name of the tool that must be called.
         system: System prompt.
@@ -87,13 +87,13 @@ def ask_request(
         question: The question.
         retriever: "bm25", "keyword", "vector" or "hybrid"; the last two need a collection with embeddings.
         max_chunks: Most chunks that the model reads.
-        filter: CEL expression over `metadata` and `source`; only documents for which it is true are searched.
-        queries: Other wordings of the question that the model writes, and that are searched, too; at most 5.
-        hypothetical_document: Search by an answer that the model makes up, too; needs "vector" or "hybrid".
-        min_probability: Abstain if the chunks are less likely to have the answer; None does not ask the model.
-        slope: The slope that `pagantic calibrate` printed; needs min_probability, which 0 gives without a limit.
+        filter: CEL expression over `metadata` and `source`; only documents that satisfy it are searched.
+        queries: Number of other wordings of the question that the model writes and the search uses, too; at most 5.
+        hypothetical_document: Also search by an answer that the model makes up; needs "vector" or "hybrid".
+        min_probability: Abstain if the chunks are less likely to have the answer; None skips this check.
+        slope: The slope that `pagantic calibrate` printed; needs min_probability, where 0 means no limit.
         intercept: The intercept beside it.
-        options: See Options; by default an answer has at most 3 claims. `context` is not among them.
+        options: See Options; by default an answer has at most 3 claims. `context` is not allowed.
     """
     if options.get("context"):
         raise ValueError(
@@ -126,10 +126,10 @@ def ask_request(
 
 
 def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
-    """Make a user's message of texts and images in their order.
+    """Make a user message of texts and images in their order.
 
-    A path is the file of an image, and bytes are its content: PNG, JPEG, WebP or GIF. Raises ValueError for another
-    file, and OSError for one that cannot be read.
+    A path names an image file, and bytes are its content: PNG, JPEG, WebP or GIF. Raises ValueError for another file,
+    and OSError for an unreadable file.
     """
     message = message_pb2.Message(role=message_pb2.ROLE_USER)
     for part in parts:
@@ -147,7 +147,7 @@ def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
 
 
 def tool_result(call: message_pb2.ToolCall, content: str) -> message_pb2.Message:
-    """Make the message that tells the model what a call of a client tool gave."""
+    """Make the message that returns the result of a client tool call to the model."""
     return message_pb2.Message(role=message_pb2.ROLE_TOOL, content=content, tool_call_id=call.id, name=call.name)
 
 
@@ -162,9 +162,9 @@ def structured_request(
     """Make a STRUCTURED request.
 
     Args:
-        text_or_messages: The user's words, or messages of which the last is the user's.
+        text_or_messages: The user's text, or messages that end with a user message.
         schema: JSON Schema, as a mapping or as text.
-        tools: Names the model may call before it answers.
+        tools: Names of tools that the model may call before it answers.
         system: System prompt.
         options: See Options.
     """
@@ -192,12 +192,12 @@ def vote_request(
     """Make a REDUNDANT request: a vote of `n` answers, 0 being 3, on JSON that satisfies `schema`.
 
     Args:
-        text_or_messages: The user's words, or messages of which the last is the user's.
+        text_or_messages: The user's text, or messages that end with a user message.
         schema: JSON Schema, as a mapping or as text.
         n: Number of replicas.
         strategy: "majority", "strict_majority", "unanimity" or "field_majority".
         min_agreement: Least fraction of n that the winner needs.
-        early_stop: Stop decoding once the winner is certain; confidence is then a lower bound.
+        early_stop: Stop decoding as soon as the winner is certain; confidence is then a lower bound.
         system: System prompt.
         options: See Options.
     """
@@ -226,9 +226,9 @@ def plan_request(
     """Make a PLAN request; without steps the planner makes the plan.
 
     Args:
-        text_or_messages: The user's words, or messages of which the last is the user's.
-        steps: Results of `plan_step`; they run in order unless one has `depends_on`.
-        tools: Names that the plan may use; empty is every registered tool.
+        text_or_messages: The user's text, or messages that end with a user message.
+        steps: Results of `plan_step`; they run in order unless a step has `depends_on`.
+        tools: Names of tools that the plan may use; empty allows every registered tool.
         system: System prompt of the infer steps.
         options: See Options.
     """
@@ -256,7 +256,7 @@ def plan_step(
     Args:
         name: Unique within the plan.
         kind: "infer", "tool", "validate", "retrieve", "rerank", or a kind that the deployment registered.
-        depends_on: Names of the steps it needs; when no step names any, each step takes the output of the one before.
+        depends_on: Names of the steps it needs; if no step has any, each step takes the output of the previous step.
         schema: JSON Schema of its output, for infer and validate steps.
         parameters: The parameters of its kind, such as `prompt`, `tool`, `arguments`, `collection`.
     """
@@ -286,7 +286,7 @@ def choice(question: str, options: Answers, *, name: str = "") -> decision_pb2.Q
 
 
 def score(question: str, levels: Sequence[str] | Mapping[str, str], *, name: str = "") -> decision_pb2.Question:
-    """Ask for a level on a scale of 2 to 255, from the lowest, which has the value 0; or for levels with meanings."""
+    """Ask for a level on a scale of 2 to 255, from the lowest, which has value 0; a mapping adds their meanings."""
     asked = decision_pb2.Question(name=name, instructions=question)
     for label, description in _described("levels", levels):
         asked.score.levels.add(label=str(label), description=description)
@@ -309,8 +309,8 @@ def decide_request(
         text_or_messages: The input, as a text or as messages, which the model sees quoted.
         questions: Results of `predicate`, `choice` and `score`; a text is a predicate.
         min_confidence: A decision with less confidence is an abstention.
-        min_label_mass: So is one whose labels have less probability together.
-        calibration: Name of a calibration of the deployment; empty is none.
+        min_label_mass: A decision with less total probability of its labels is an abstention.
+        calibration: Name of a calibration of the deployment; empty for no calibration.
         system: System prompt.
         options: See Options; a decision takes request_id, model and timeout_s.
     """
@@ -337,7 +337,7 @@ def _described(name: str, answers: Answers) -> list[tuple[str | bool, str]]:
 
 
 def timeout_of(request: execution_pb2.SystemRequest) -> float:
-    """Return the time that the request's hints allow, seconds; 0 without one."""
+    """Return the timeout in the request's hints, seconds; 0 without a timeout."""
     return duration_from_proto(request.hints.timeout)
 
 
@@ -355,7 +355,7 @@ def messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
 
 
 def prompt_of(system: str) -> execution_pb2.SystemPrompt | None:
-    """Return a system prompt; None for an empty one."""
+    """Return a system prompt; None for an empty text."""
     if not system:
         return None
     return execution_pb2.SystemPrompt(text=system)

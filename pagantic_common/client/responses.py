@@ -1,4 +1,4 @@
-"""Sends a request again that nobody answered, and reads the error of a response."""
+"""Resends unanswered requests, and reads the error of a response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.Sys
 
 
 class Patience:
-    """Waits between the attempts of one request, for at most `patience_s` seconds after the first that failed."""
+    """Waits between the attempts of a request, for at most `patience_s` seconds after the first failed attempt."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -47,7 +47,7 @@ class Patience:
 
 
 async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
-    """Return what `send` returns, and call it again while it raises Unavailable."""
+    """Return the result of `send`, called again while it raises Unavailable."""
     while True:
         try:
             return await send()
@@ -57,7 +57,7 @@ async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
 
 
 async def answered_stream(send: Callable[[], AsyncGenerator[T, None]], patience: Patience) -> AsyncGenerator[T, None]:
-    """Yield what `send` yields, and call it again while it raises Unavailable before it has yielded anything."""
+    """Yield the items of `send`, called again while it raises Unavailable before its first item."""
     begun = await answered(lambda: _begin(send()), patience)
     if begun is None:
         return

@@ -39,9 +39,9 @@ def _blocking(
 
 
 class Client:
-    """Talks to one orchestrator; threads may share it. Use it as a context manager, or close it.
+    """Talks to an orchestrator; threads may share it. Use it as a context manager, or close it.
 
-    Methods and errors are those of AsyncClient.
+    It has the methods and errors of AsyncClient.
     """
 
     def __init__(

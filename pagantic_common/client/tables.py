@@ -27,7 +27,7 @@ WIDE_COLUMNS = 110
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One event in words; `offset_ms` counts from the first event, `duration_ms` is None without a duration."""
+    """The text of an event; `offset_ms` counts from the first event, `duration_ms` is None without a duration."""
 
     sequence: int
     offset_ms: float
@@ -90,7 +90,7 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
 def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Table:
     """Return rows of a timeline as a table for `width` columns.
 
-    The column of errors is left out when there is none. A narrow table joins layer and action, and what and cause.
+    Without errors, their column is left out. A narrow table joins layer and action, and what and cause.
     """
     columns = COLUMNS
     cells = [row.cells for row in rows]
@@ -169,7 +169,7 @@ def _justify(column: str, right: Container[str]) -> Literal["left", "right"]:
 
 
 def cell(text: str) -> Text:
-    """Return a text without its terminal control sequences, in which nothing is markup."""
+    """Return a text without its terminal control sequences and without interpreting markup."""
     return Text(plain_text(text))
 
 

@@ -20,7 +20,7 @@ ValueT = TypeVar("ValueT")
 
 _SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")  # keywords that hold schemas by name
 _LISTS = ("anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties")  # not those under which a closed object means something else
+_SINGLE = ("items", "additionalProperties")  # without keywords under which a closed object means something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class OutputType(Generic[ValueT]):
         self._adapter: TypeAdapter[ValueT] = output_type
 
     def schema(self) -> dict[str, Any]:
-        """Return its JSON Schema, whose objects take no further keys unless the type allows extras."""
+        """Return its JSON Schema, with objects closed to further keys unless the type allows extras."""
         schema: dict[str, Any] = _close_objects(self._adapter.json_schema())
         return schema
 

@@ -1,4 +1,4 @@
-"""Enums <-> protobuf enums, whose names are those of the members behind a prefix."""
+"""Enums <-> protobuf enums; the generated names are a prefix and the member's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ProtoEnum(Protocol[NumberT]):
 
 
 class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
-    """Encodes and decodes the members of one enum.
+    """Encodes and decodes the members of an enum.
 
     Args:
         proto_enum: The generated enum.
@@ -37,7 +37,7 @@ class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
         self._unknown = unknown
 
     def to_proto(self, member: MemberT | None) -> NumberT:
-        """Encode a member; None is UNSPECIFIED."""
+        """Encode a member; None becomes UNSPECIFIED."""
         if member is None:
             return self._unspecified
         return self._number_of[member]

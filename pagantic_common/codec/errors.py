@@ -15,12 +15,12 @@ _CATEGORIES = EnumCodec(error_pb2.ErrorCategory, ErrorCategory, "ERROR_CATEGORY_
 
 
 def error_code_to_proto(code: ErrorCode | None) -> error_pb2.ErrorCode.ValueType:
-    """Encode a code; None is UNSPECIFIED."""
+    """Encode a code; None becomes UNSPECIFIED."""
     return _CODES.to_proto(code)
 
 
 def error_code_from_proto(value: int) -> ErrorCode | None:
-    """Decode a code; UNSPECIFIED and codes of a newer version are None."""
+    """Decode a code; UNSPECIFIED and codes of a newer version become None."""
     return _CODES.from_proto(value)
 
 
@@ -37,7 +37,7 @@ def failure_to_proto(failure: Failure) -> error_pb2.SystemError:
 
 
 def optional_failure_to_proto(failure: Failure | None) -> error_pb2.SystemError | None:
-    """Encode a failure for a field that stays unset without one."""
+    """Encode a failure; None leaves the field unset."""
     if failure is None:
         return None
     return failure_to_proto(failure)

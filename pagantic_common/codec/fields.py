@@ -12,14 +12,14 @@ ValueT = TypeVar("ValueT")
 
 
 def optional(message: Message, field: str) -> Any:
-    """Return the value of an optional field; None when it is not set."""
+    """Return the value of an optional field; None for an unset field."""
     if message.HasField(field):
         return getattr(message, field)
     return None
 
 
 def decode_optional(message: Message, field: str, decode: Callable[[Any], ValueT]) -> ValueT | None:
-    """Decode the message in a field; None when it is not set."""
+    """Decode the message in a field; None for an unset field."""
     if message.HasField(field):
         return decode(getattr(message, field))
     return None

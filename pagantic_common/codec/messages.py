@@ -39,7 +39,7 @@ def duration_to_proto(seconds: float) -> Duration:
 
 
 def optional_duration_to_proto(seconds: float | None) -> Duration | None:
-    """Encode seconds for a field that stays unset for None."""
+    """Encode seconds; None leaves the field unset."""
     if seconds is None:
         return None
     return duration_to_proto(seconds)

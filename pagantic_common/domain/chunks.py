@@ -1,4 +1,4 @@
-"""Scored pieces of text. Scores compare only within one score_kind, and a higher one is better."""
+"""Scored pieces of text. Scores compare only within the same score_kind; higher is better."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChunkLocation:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A scored piece of text; its location is None when no collection stores it."""
+    """A scored piece of text; its location is None if no collection stores it."""
 
     id: str
     content: str
@@ -56,7 +56,7 @@ def lay_out(chunks: Sequence[Chunk], *, is_fenced: bool) -> str:
 
 
 def line_of(number: int, chunk: Chunk) -> str:
-    """Return the line of one chunk in a prompt."""
+    """Return the line of a chunk in a prompt."""
     return f"[{number}] ({chunk.source}): {chunk.content}"
 
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A monotonic time in seconds; infinity means there is none."""
+    """A monotonic time in seconds; infinity means no deadline."""
 
     at_s: float = math.inf
 
     @classmethod
     def after(cls, now_s: float, timeout_s: float | None) -> Deadline:
-        """Return the deadline `timeout_s` seconds after `now_s`; None means there is none."""
+        """Return the deadline `timeout_s` seconds after `now_s`; None means no deadline."""
         if timeout_s is None:
             return cls()
         return cls(now_s + timeout_s)
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Seconds left, at least 0; None when there is no deadline."""
+        """Seconds left, at least 0; None without a deadline."""
         if math.isinf(self.at_s):
             return None
         return max(0.0, self.at_s - now_s)
@@ -30,5 +30,5 @@ class Deadline:
         return min(timeout_s, max(0.0, self.at_s - now_s))
 
     def has_passed(self, now_s: float) -> bool:
-        """Tell whether no time is left."""
+        """Return whether no time is left."""
         return now_s >= self.at_s

@@ -23,8 +23,8 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
 # A model that judges an output may write this many tokens. Budgets reserve the same number.
 MAX_VERDICT_TOKENS: Final = 704
-EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the alias that the inference service gives its default one
-PRIVATE_UMASK: Final = 0o077  # files with what callers said are their user's alone
+EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the alias that the inference service gives its default embedding model
+PRIVATE_UMASK: Final = 0o077  # only the user may read files with callers' content
 
 
 def local_address(area: str) -> str:
@@ -33,7 +33,7 @@ def local_address(area: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a listening address can only be reached from this machine."""
+    """Return whether a listening address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 def expand_home(given: str) -> Path:
-    """Return a path with its `~` expanded; raises ValueError where that is the home of nobody."""
+    """Return a path with its `~` expanded; raises ValueError if the named user does not exist."""
     try:
         return Path(given).expanduser()
     except RuntimeError:
@@ -78,7 +78,7 @@ def config_folder(environment: Mapping[str, str]) -> Path:
 
 
 def home_folder() -> Path:
-    """Return the user's home; the current folder for a user without one, as in some containers."""
+    """Return the user's home; the current folder for a user without a home, as in some containers."""
     try:
         return Path.home()
     except RuntimeError:

@@ -136,7 +136,7 @@ _NEVER_RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure as a value. It is called SystemError in the contract, which is a built-in exception in Python.
+    """A failure as a value. The contract calls it SystemError, which is a built-in exception in Python.
 
     `code` is None only for failures outside the taxonomy, such as an unknown session.
     """
@@ -167,7 +167,7 @@ def failure_of(
     details: Mapping[str, Any] | None = None,
     tool_is_idempotent: bool = False,
 ) -> Failure:
-    """Make a failure whose retryable flag follows the taxonomy."""
+    """Make a failure with the taxonomy's retryable flag."""
     retryable = code.is_retryable
     if code.category is ErrorCategory.TOOL_FAILURE:
         retryable = retryable and tool_is_idempotent
@@ -175,13 +175,13 @@ def failure_of(
 
 
 class PaganticError(Exception):
-    """Base of all errors that cross a service's edge. The class tells the caller's next step, the code the reason.
+    """Base of all errors that cross a service's edge. The class determines the caller's next step, the code the reason.
 
     Args:
         message: Lower case, identifiers by `!r`, limits with units, no prompts, no secrets.
         code: The taxonomy's code; None takes the class's default.
         failure: A whole failure, instead of the other arguments.
-        details: Particulars, JSON-able.
+        details: Details, JSON-able.
         retry_after_s: Time until a retry makes sense, seconds.
     """
 
@@ -239,7 +239,7 @@ class Aborted(PaganticError):
 
 
 class Unauthenticated(PaganticError):
-    """The caller is not known; send other credentials."""
+    """The caller is unknown; send other credentials."""
 
     default_code = ErrorCode.AUTH_INVALID
 

@@ -12,12 +12,12 @@ _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
 def is_id(value: str) -> bool:
-    """Tell whether `value` may be a request, session or tool call id."""
+    """Return whether `value` may be a request, session or tool call id."""
     return _ID.fullmatch(value) is not None
 
 
 def is_trace_id(value: str) -> bool:
-    """Tell whether `value` is a W3C trace id: 32 lower-case hex digits, not all zero."""
+    """Return whether `value` is a W3C trace id: 32 lower-case hex digits, not all zero."""
     return _TRACE_ID.fullmatch(value) is not None
 
 

@@ -1,4 +1,4 @@
-"""Images in messages: what they may be, and where they stand among the texts. Nothing here decodes one."""
+"""Images in messages: their limits, and their places among the texts. This module does not decode images."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ def join_parts(parts: Sequence[str | Image]) -> tuple[str, tuple[Image, ...]]:
 
 
 def shifted(images: Sequence[Image], chars: int) -> tuple[Image, ...]:
-    """Return the images of a text before which so many characters were put."""
+    """Return the images of a text after `chars` characters were put before it."""
     return tuple(replace(image, offset=image.offset + chars) for image in images)
 
 
 def moved(images: Sequence[Image], before: str, after: str) -> tuple[Image, ...]:
     """Return the images of a text for another text in its place.
 
-    An image before the first change keeps its place, and one after it keeps its distance from the end.
+    An image before the first change keeps its place, and an image after it keeps its distance from the end.
     """
     shared = min(len(before), len(after))
     same = next((index for index in range(shared) if before[index] != after[index]), shared)

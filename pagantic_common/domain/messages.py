@@ -1,4 +1,4 @@
-"""Messages, tool calls and tools, and which fields a message of each role may carry."""
+"""Messages, tool calls and tools, and the fields that a message of each role may carry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, as the model asked for it; `arguments_json` is a JSON object as text."""
+    """A tool call of the model; `arguments_json` is a JSON object as text."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; `cut` when a cancel or a timeout cut its text. `images` stand in the content."""
+    """A message of a conversation; `cut` if a cancel or a timeout cut its text. `images` have places in the content."""
 
     role: Role
     content: str = ""
@@ -56,7 +56,7 @@ class ToolSafety(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool's name, purpose and parameters; `timeout_s` None means the tool service's default."""
+    """A tool's name, purpose and parameters; a `timeout_s` of None means the tool service's default."""
 
     name: str
     description: str
@@ -69,7 +69,7 @@ class ToolDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of one tool call."""
+    """The result of a tool call."""
 
     call_id: str
     name: str
@@ -79,7 +79,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """How far a running call is, in a unit of the tool's own; `total` is None when it is not known."""
+    """The progress of a running call, in the tool's own unit; `total` is None if unknown."""
 
     progress: float
     total: float | None = None
@@ -109,14 +109,14 @@ class ToolChoiceMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """A mode, or the name of the one tool that must be called."""
+    """A mode, or the name of the tool that must be called."""
 
     mode: ToolChoiceMode = ToolChoiceMode.AUTO
     tool_name: str = ""
 
     @property
     def is_enforced(self) -> bool:
-        """Tell whether the decoder must produce a call."""
+        """Return whether the decoder must produce a call."""
         return bool(self.tool_name) or self.mode is ToolChoiceMode.REQUIRED
 
 
@@ -139,7 +139,7 @@ _OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "i
 
 
 def check_message(message: Message, position: int) -> None:
-    """Raise InvalidRequest when the message has a field that its role forbids, or lacks one that its role needs."""
+    """Raise InvalidRequest if the message has a field that its role forbids, or lacks a field that its role needs."""
     where = f"messages[{position}] ({message.role})"
     _check_fields(message, where)
     for index, image in enumerate(message.images):

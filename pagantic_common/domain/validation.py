@@ -41,7 +41,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One way in which an output is wrong; the path is empty at the root and for text."""
+    """A defect of an output; the path is empty at the root and for text."""
 
     code: ErrorCode | None
     message: str
@@ -50,7 +50,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """The result of one stage."""
+    """The result of a stage."""
 
     stage: Stage
     outcome: StageOutcome

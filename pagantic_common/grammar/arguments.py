@@ -20,7 +20,7 @@ _MAX_PROBLEM_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """A problem with one argument; `argument` is empty for a problem with all of them."""
+    """A problem with an argument; `argument` is empty for a problem with the arguments as a whole."""
 
     argument: str
     problem: str
@@ -35,7 +35,7 @@ class InvalidArguments(Exception):
 
 
 class ArgumentChecker:
-    """Checks the arguments of one tool.
+    """Checks the arguments of a tool.
 
     Args:
         tool_name: Name of the tool, for messages.

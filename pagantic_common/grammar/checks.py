@@ -11,7 +11,7 @@ MAX_SHOWN_RULES = 20  # in the message about a cycle
 
 
 def problem_at(text: str, offset: int, message: str) -> Problem:
-    """Make a problem whose place is that of an offset in the text."""
+    """Make a problem at an offset of the text."""
     line, column = place_of(text, offset)
     return Problem(message, line, column)
 
@@ -34,7 +34,7 @@ def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int
 
 
 def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
-    """Return rules of which each has the next one leftmost, and the last the first; empty when there is no cycle."""
+    """Return a cycle of rules, each with the next leftmost, and the last with the first; empty without a cycle."""
     nullable = nullable_rules(rules)
     lefts = {name: left_refs_of(node, nullable)[0] for name, node in rules.items()}
     _remove_unreferenced(lefts)
@@ -52,7 +52,7 @@ def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
 
 
 def _remove_unreferenced(lefts: dict[str, set[str]]) -> None:
-    """Remove the rules that stand leftmost in no other, again and again until there are none (Kahn)."""
+    """Repeatedly remove the rules that are leftmost in no other rule (Kahn)."""
     incoming = dict.fromkeys(lefts, 0)
     for targets in lefts.values():
         for target in targets:
@@ -66,7 +66,7 @@ def _remove_unreferenced(lefts: dict[str, set[str]]) -> None:
 
 
 def find_warnings(text: str, rules: Mapping[str, Node], starts: Mapping[str, int]) -> list[Problem]:
-    """Return the rules that root cannot reach, and those that never end. Call it for a grammar without problems."""
+    """Return the unreachable rules, and the rules that never end. Call it only for a grammar without problems."""
     reached = {"root"}
     waiting = ["root"]
     while waiting:

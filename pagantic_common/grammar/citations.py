@@ -1,13 +1,13 @@
-"""Sources -> the engine's text of an answer whose quotes are consecutive words of the sources that they name.
+"""Sources -> the engine's text of an answer that quotes consecutive words of the named sources.
 
 Theory of operation. A source of n words is cut into blocks of half as many words as a quote may have. A quote begins at
-any word and may go on to the end of the next block. One terminal for each word and block says how a quote goes on after
-the word before it: `T5: (" word" T6)?`. So each way through the terminals is a contiguous part of the source, and the
-text grows with the number of words. The engine's own `substring_words` would do without the blocks, but it accepts
-a quote of no words, and to intersect it with a bound of words exceeds the engine's limits.
+any word and may extend to the end of the next block. A terminal for each word and block describes how a quote continues
+after the previous word: `T5: (" word" T6)?`. So each path through the terminals is a contiguous part of the source, and
+the text grows with the number of words. The engine's own `substring_words` needs no blocks, but it accepts a quote of
+no words, and intersecting it with a limit on words exceeds the engine's limits.
 
-The terminals are written over the JSON text of the source, where quotation marks, backslashes and control characters
-are escaped in one way. A raw quotation mark therefore only ends the quote, and the quote decodes to the source's own
+The terminals match the JSON text of the source, where quotation marks, backslashes and control characters are escaped
+in a single way. A raw quotation mark therefore only ends the quote, and the quote decodes to the source's own
 characters.
 """
 
@@ -39,11 +39,11 @@ _TEXT = r'TEXT: "\"" /([^"\\\x00-\x1F\x7F]|\\["\\\/bfnrt]){1,' + str(MAX_CLAIM_C
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Words without a boundary between them as JSON text, and the text between them and the run before.
+    """Words without a boundary between them as JSON text, and the text between them and the previous run.
 
     Attributes:
         words: The number of words before its end.
-        text: Its text, with what must end a quote that ends after it.
+        text: Its text, including the required end of a quote that ends after it.
         closing: The beginning of the text before it; a quote may end after it.
         between: The rest of that text.
         beginnings: Its text from each position where a quote may begin.
@@ -59,7 +59,8 @@ class _Run:
 def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> str:
     """Return the text for answers about these sources; sources without words cannot be cited.
 
-    Where none can be cited, only the abstention is left. Raises GrammarTooComplexError for sources that are too long.
+    Without a source that can be cited, only the abstention is left. Raises GrammarTooComplexError for sources that are
+    too long.
     """
     cited: list[str] = []
     lines: list[str] = []
@@ -90,7 +91,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
 
 
 def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[str]:
-    """Yield the terminals of the quotes of one source; none for a source that cannot be quoted."""
+    """Yield the terminals of the quotes of a source; nothing for a source that cannot be quoted."""
     boundaries = find_boundaries(source)
     quotes = list(quotes_of(boundaries, policy))
     if not quotes:
@@ -99,7 +100,7 @@ def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[s
     runs, ending = _runs_of(source, boundaries)
 
     def rest(block: int, index: int) -> str:
-        """Return what may follow the run before this one in a quote that begins in a block."""
+        """Return the optional continuation, from run `index` on, of a quote that begins in `block`."""
         if index < len(runs) and runs[index].words <= (block + 2) * block_words:
             return f" S{number}B{block}W{index}"
         closing = runs[index].closing if index < len(runs) else ending
@@ -127,7 +128,7 @@ def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[s
 
 
 def _runs_of(source: str, boundaries: Sequence[Boundary]) -> tuple[list[_Run], str]:
-    """Return the runs of a source, and the text that may close a quote after the last one."""
+    """Return the runs of a source, and the text that may close a quote after the last run."""
     runs: list[_Run] = []
     for before, after in pairwise(boundaries):
         text = source[before.right : after.ends[0]]
@@ -146,7 +147,7 @@ def _runs_of(source: str, boundaries: Sequence[Boundary]) -> tuple[list[_Run], s
 
 
 def _closing_of(source: str, boundary: Boundary) -> str:
-    """Return what may still end a quote at a boundary, after what must end it."""
+    """Return the optional end of a quote at a boundary, after its required end."""
     return source[boundary.ends[0] : boundary.ends[-1]].rstrip()
 
 
@@ -156,5 +157,5 @@ def _escape(text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a literal of the engine's language, which takes no raw control characters."""
+    """Return a text as a literal of the engine's language, which allows no raw control characters."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,6 @@
 """Schemas, GBNF and regular expressions -> the text that the decoding engine (llguidance) reads.
 
-A schema's JSON has `": "` and `", "` as its only separators. Small models would emit white space without end, and fixed
+A schema's JSON has `": "` and `", "` as its only separators. Small models would emit endless white space, and fixed
 separators are forced tokens, which need no decoding.
 """
 
@@ -47,9 +47,9 @@ MAX_ENGINE_TEXT_BYTES = 256 * 1024  # of a constraint that the decoder takes
 MAX_BEGINNINGS = 64
 MAX_BEGINNING_CHARS = 1000  # of its JSON text
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
-# Limits on the cost of one mask and on the size of its lexer: a decoding step waits tens of milliseconds at most. Under
+# Limits on the cost of a mask and on the size of its lexer: a decode step waits tens of milliseconds at most. Under
 # the engine's own limits, which are several times as wide, the schemas of the JSON Schema Test Suite decode the same.
-# The engine has no limit for building a lexer, so its callers bound that.
+# The engine does not limit the building of a lexer, so its callers do.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
@@ -143,7 +143,8 @@ def check_engine_text(text: str) -> list[str]:
 def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     """Return a matcher that can compute its first mask. Raises GrammarError and GrammarTooComplexError.
 
-    Some grammars take minutes and gigabytes. Call it in a bounded process, or with text that was built in one before.
+    Some grammars take minutes and gigabytes. Call it in a process with limits, or with text that such a process built
+    before.
     """
     limits = LIMITS_WITHOUT_PATTERN
     if has_pattern(text):
@@ -160,14 +161,14 @@ def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def beginning_line(text: str) -> str:
-    """Return a line of a Lark grammar that names a beginning of outputs after which a mask is costly."""
+    """Return a line of a Lark grammar that names a beginning of outputs with a costly next mask."""
     return f"{_BEGINNING}{json.dumps(text)}"
 
 
 def find_beginnings(text: str) -> list[str]:
     """Return the beginnings that an engine's text names, at most MAX_BEGINNINGS.
 
-    The text may be a caller's: a line that is no JSON string, or a longer one than MAX_BEGINNING_CHARS, names none.
+    The text may be a caller's: a line that is not a JSON string, or is longer than MAX_BEGINNING_CHARS, is ignored.
     """
     beginnings: list[str] = []
     for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]:
@@ -177,7 +178,7 @@ def find_beginnings(text: str) -> list[str]:
 
 
 def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Return a matcher as start_matcher does, which has computed the costly masks that the text names."""
+    """Return a matcher as start_matcher does, but with the costly masks that the text names already computed."""
     matcher = start_matcher(text, tokenizer)
     for beginning in find_beginnings(text):
         ahead = matcher.deep_copy()  # shares the lexer
@@ -189,7 +190,7 @@ def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def has_pattern(text: str) -> bool:
-    """Tell whether an engine's text may have patterns other than those of a schema's keywords."""
+    """Return whether an engine's text may have patterns other than the patterns of schema keywords."""
     return _PATTERN.search(text) is not None
 
 
@@ -219,7 +220,7 @@ def _refusal(reason: str) -> GrammarError:
 
 @lru_cache(maxsize=1)
 def byte_tokenizer() -> LLTokenizer:
-    """Return a tokenizer whose tokens are bytes, to check text without a model."""
+    """Return a tokenizer with bytes as tokens, to check text without a model."""
     return LLTokenizer("byte")
 
 

@@ -43,8 +43,8 @@ class Expression:
     """A compiled expression.
 
     Attributes:
-        text: The expression as it was given.
-        names: The variables that it reads, without those of its macros.
+        text: The expression in its original form.
+        names: The variables that it reads, without the variables of its macros.
     """
 
     def __init__(self, text: str) -> None:
@@ -55,7 +55,7 @@ class Expression:
         self.names = frozenset({*self._program.variables()} - set(_LOOP.findall(text)))
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
-        """Return the result; raises ExpressionError when there is none, or when it takes too many steps."""
+        """Return the result; raises ExpressionError for an error, or for too many steps."""
         self._cost.check(variables)
         size = _Size()
         try:
@@ -68,12 +68,12 @@ class Expression:
 
 
 class _Cost:
-    """The bound of an expression's steps.
+    """A limit on the steps of an expression.
 
-    The library holds the interpreter's lock while it evaluates, and nothing can stop it. The bound takes every loop for
-    one inside the others, and every word for one that reads the largest value there can be: each plus, and each comma
-    but those of loops, can repeat a value, and a map makes a value for each member. It counts words of strings and
-    comments, too, because they can then hide nothing.
+    The library holds the interpreter's lock while it evaluates, and cannot be stopped. The estimate assumes that every
+    loop is nested in the others, and that every word reads the largest possible value: each plus, and each comma
+    outside of loops, can repeat a value, and a map makes a value for each member. It counts words of strings and
+    comments, too, so that they can hide nothing.
     """
 
     def __init__(self, text: str) -> None:
@@ -173,7 +173,7 @@ class _Size:
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value of an expression is, for people."""
+    """Return the kind of an expression's value, for people."""
     return _KINDS.get(type(value), "such a value")
 
 

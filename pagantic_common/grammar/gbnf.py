@@ -1,7 +1,8 @@
 """GBNF, the grammar format of llama.cpp: text -> Grammar.
 
-Theory of operation: one pass over the text with a stack of open groups, so nesting costs no Python frames. Undefined
-rules and left recursion are found afterwards, in the tree. Depth is bounded because later walks of the tree recurse.
+Theory of operation: a single pass over the text with a stack of open groups, so nesting costs no Python frames.
+Undefined rules and left recursion are detected afterwards, in the tree. Depth is limited because later walks of the
+tree recurse.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pagantic_common.grammar.tree import (
     Sequence,
 )
 
-MAX_DEPTH = 60  # nested groups and repetitions in one rule
+MAX_DEPTH = 60  # nested groups and repetitions in a rule
 MAX_REPETITIONS = 2000
 MAX_PROBLEMS = 20
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -35,7 +36,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def parse_gbnf(text: str) -> Grammar:
-    """Parse GBNF; raises GrammarError naming every problem found.
+    """Parse GBNF; raises GrammarError that names every problem.
 
     A syntax error is reported alone; undefined rules, a missing root and left recursion are all reported. A rule with
     two definitions keeps the last, as in llama.cpp, and gets a warning.
@@ -276,7 +277,7 @@ class _Parser:
         return CharSet(tuple(ranges), negated)
 
     def read_char(self) -> int:
-        """Read one character or escape; returns its code point."""
+        """Read a character or escape; return its code point."""
         start = self.at
         char = self.text[start]
         self.at += 1

@@ -11,8 +11,8 @@ from typing import Any
 
 MAX_SHOWN_CHARS = 200
 MAX_EXACT_INTEGER = 2**53  # doubles are exact up to here
-MAX_MULTIPLE_STATES = 10_000  # a multipleOf with so many takes the engine 20 ms, one with a million seconds
-MAX_COMBINED_STATES = 100_000  # the states of several multiples multiply when they hold for one number
+MAX_MULTIPLE_STATES = 10_000  # a multipleOf with so many states takes the engine 20 ms, with a million states seconds
+MAX_COMBINED_STATES = 100_000  # the states of several multiples multiply if they apply to the same number
 _MOST_DIGITS = 6  # the states for more last digits exceed that limit by themselves
 
 Schema = dict[str, Any] | bool
@@ -34,7 +34,7 @@ class Dialect(StrEnum):
 
     @property
     def engine_name(self) -> str:
-        """The `$schema` by which the engine knows the draft."""
+        """The engine's `$schema` of the draft."""
         if self in _BEFORE_2019_09:
             return f"{self}#"
         return str(self)
@@ -46,7 +46,7 @@ _KNOWN = "drafts 4, 6, 7, 2019-09 and 2020-12 are known by their addresses on js
 
 
 def find_dialect(name: object) -> Dialect | None:
-    """Return the draft that a `$schema` names, with or without a trailing `#`, http or https; None for another."""
+    """Return the draft that a `$schema` names, with or without a trailing `#`, http or https; None if unknown."""
     scheme, _, address = str(name).strip().removesuffix("#").partition("://")
     if scheme not in ("http", "https"):
         return None
@@ -91,7 +91,8 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
     """Return the schema without the keywords that mean nothing in its draft.
 
     The engine reads every keyword of every draft, and refuses an unknown `$schema`. Paths in the schema do not change,
-    so references hold. Keywords whose numbers the engine cannot enforce are kept or left out, by `keeps_numbers`.
+    so references remain valid. `keeps_numbers` decides whether keywords with numbers that the engine cannot enforce are
+    kept or left out.
     """
     dialect, _ = read_dialect(schema)
     is_left_out = None if keeps_numbers else unenforceable_in(schema)
@@ -103,7 +104,7 @@ def at_path(schema: Any, path: str) -> Any:
     """Rewrite a schema's local references so that they still hold once it is embedded at a path: `/properties/a`."""
     if isinstance(schema, list):
         return [at_path(item, path) for item in schema]
-    if not isinstance(schema, dict) or "$id" in schema:  # one with an id is referred to by that
+    if not isinstance(schema, dict) or "$id" in schema:  # references use its id instead
         return schema
     return {key: _member_at_path(key, item, path) for key, item in schema.items()}
 
@@ -121,9 +122,9 @@ def _member_at_path(key: str, item: Any, path: str) -> Any:
 
 
 def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
-    """Return what tells of a keyword of this schema whether the engine cannot enforce its number.
+    """Return a predicate for keywords of this schema with numbers that the engine cannot enforce.
 
-    It would round the number, or take seconds to build the automaton.
+    The engine would round the number, or take seconds to build the automaton.
     """
     states = {_multiple_states_of(key, value) for key, value in _keywords(schema)}
     is_together_too_many = math.prod(states) > MAX_COMBINED_STATES
@@ -146,14 +147,14 @@ def find_rounded_value(schema: Any) -> int | None:
 
 
 def find_costly_multiple(schema: Any) -> float | Decimal | None:
-    """Return a `multipleOf` whose automaton is too large to build."""
+    """Return a `multipleOf` with an automaton that is too large to build."""
     is_unenforceable = unenforceable_in(schema)
     found = (value for key, value in _keywords(schema) if key == "multipleOf" and is_unenforceable(key, value))
     return next((value for value in found if _find_large_integer(value) is None), None)
 
 
 def multiple_states(divisor: float | Decimal) -> int:
-    """Return how many states an automaton needs to tell the multiples of a positive number by their decimal digits.
+    """Return how many states an automaton needs to recognize a positive number's multiples by their decimal digits.
 
     A bound from B. Alexeev, "Minimal DFA for testing divisibility" (2004): the last N digits decide on the divisor's
     factors 2 and 5, and the remainder by its other factors decides the rest. Factors of 10 are free.
@@ -164,7 +165,7 @@ def multiple_states(divisor: float | Decimal) -> int:
 
 
 def _multiple_states_of(key: str, value: Any) -> int:
-    """Return the states that a keyword adds; 1 for one that counts no multiples, or whose number is rounded."""
+    """Return the states that a keyword adds; 1 for a keyword other than multipleOf, or with a rounded number."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if key != "multipleOf" or not is_number or value <= 0 or _find_large_integer(value) is not None:
         return 1

@@ -42,7 +42,7 @@ _DETAIL_TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def missing_field(error: jsonschema_rs.ValidationError) -> str | None:
-    """Return the required field that is missing; None when the problem is another."""
+    """Return the missing required field; None for any other problem."""
     if error.kind.name != "required":
         return None
     return str(error.kind.as_dict()["property"])
@@ -53,7 +53,7 @@ def unexpected_fields(error: jsonschema_rs.ValidationError, document: Any) -> Se
     if error.kind.name in ("additionalProperties", "unevaluatedProperties"):
         names: list[str] = error.kind.as_dict()["unexpected"]
         return names
-    # The library reports an object that may have no fields at all as one false schema at the object.
+    # The library reports an object without allowed fields as a single false schema at the object.
     if error.kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
         return list(_value_at(document, error.instance_path))
     return ()

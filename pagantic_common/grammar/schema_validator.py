@@ -88,7 +88,7 @@ def _error_of(error: jsonschema_rs.ValidationError) -> SchemaError:
 
 
 def _needs_backtracking(pattern: str) -> bool:
-    """Tell whether this is a valid regular expression that needs backtracking to match."""
+    """Return whether this is a valid regular expression that needs backtracking to match."""
     if not _BACKTRACKING.search(pattern):
         return False
     try:

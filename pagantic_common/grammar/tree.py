@@ -19,7 +19,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class CharSet:
-    """One character of (or, negated, outside) these inclusive ranges of code points."""
+    """A character of (or, negated, outside) these inclusive ranges of code points."""
 
     ranges: tuple[tuple[int, int], ...]
     negated: bool = False
@@ -44,7 +44,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The items one after the other; without items it is the empty text."""
+    """The items in sequence; without items it is the empty text."""
 
     items: tuple[Node, ...]
 

@@ -1,1 +1,1 @@
-"""What a guard finds in a text, and how a text is redacted while it streams."""
+"""The findings of guards in a text, and the redaction of a text while it streams."""

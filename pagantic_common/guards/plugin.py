@@ -1,7 +1,8 @@
-"""What a guard is: a plug-in under the entry point group `pagantic.guards`. Knows nothing of who asks it, and when.
+"""The interface of guards: plug-ins under the entry point group `pagantic.guards`. Independent of their callers.
 
 An entry point names a function that takes the options of the guards file, a mapping, and returns a guard; it raises
-ValueError, in words for the operator, for options that it cannot use. Guards run in worker processes, without network.
+ValueError, with a message for the operator, for options that it cannot use. Guards run in worker processes, without
+network.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class GuardStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of a text, its characters from `start` to before `end`, and its kind, which tells nothing of the text."""
+    """A part of a text, its characters from `start` to before `end`, and its kind, which reveals no text."""
 
     start: int
     end: int
@@ -35,14 +36,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GuardTraits:
-    """What a guard needs and can do.
+    """The needs and abilities of a guard.
 
     Attributes:
-        window: The most characters of a finding, but for one without a space among them; 0 for a guard that judges a
-            text as a whole. A text that streams is held back by so much.
+        window: The most characters of a finding, except for a finding without a space; 0 for a guard that judges a text
+            as a whole. This many characters of a streaming text are held back.
         can_redact: Whether its findings may be cut out of a text, so that the rest may pass.
-        reads_untrusted_only: Whether it reads only what users and tools say, not what the application and models do.
-        statements: Statements of a text that a model judges in place of `find`.
+        reads_untrusted_only: Whether it reads only the texts of users and tools, not the texts of the application and
+            models.
+        statements: Statements about a text that a model judges in place of `find`.
         threshold: The probability, from 0 to 1, from which a statement counts as true.
     """
 
@@ -54,14 +56,14 @@ class GuardTraits:
 
 
 class Guard(Protocol):
-    """Finds what must not pass. An instance serves many texts, one after the other."""
+    """Finds text that must not pass. An instance serves many texts, one after the other."""
 
     @property
     def traits(self) -> GuardTraits:
-        """What it needs and can do."""
+        """Its needs and abilities."""
 
     def find(self, text: str, start: int) -> Sequence[Finding]:
-        """Return the findings in a text, or in a part of one that begins `start` characters after its beginning."""
+        """Return the findings in a text, or in a part of a text that begins after `start` characters."""
 
 
 MakeGuard = Callable[[Mapping[str, Any]], Guard]

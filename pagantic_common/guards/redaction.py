@@ -1,13 +1,13 @@
-"""Redacts a text, also one that comes in pieces, so that no part of a finding gets out.
+"""Redacts a text, also a text that arrives in pieces, so that no part of a finding is released.
 
-Theory of operation. A text that streams is looked at each time that it has STRIDE characters more, in a window from
-some characters before what has been let out to the last character. What may still belong to a finding that is not
-complete is held back: the last `window` characters, a word that has not ended, and a finding that is not settled.
+Theory of operation. A streaming text is checked each time that it has grown by STRIDE characters, in a window from some
+characters before the released end to the last character. Text that may belong to an incomplete finding is held back:
+the last `window` characters, a word that has not ended, and a finding that is not settled.
 
 Invariants:
     1. The windows depend on the text alone, never on its pieces: any division into pieces gives the same text.
-    2. No character of a finding is let out once the finding was in a window, and each window reaches `window`
-       characters beyond what is let out after it.
+    2. No character of a finding is released once the finding was in a window, and each window reaches `window`
+       characters beyond the text that is released after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TooLongFindingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text without its findings, and their kinds, in order; `held` is the kind of one that has not ended."""
+    """A text without its findings, and their kinds, in order; `held` is the kind of a finding that has not ended."""
 
     text: str
     kinds: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Window:
 
 
 def redact(text: str, findings: Iterable[Finding]) -> Redacted:
-    """Put a mark with its kind in place of each finding; findings that overlap become one, of the first one's kind."""
+    """Replace each finding by a mark with its kind; merge overlapping findings under the kind of the first."""
     parts: list[str] = []
     kinds: list[str] = []
     at = 0
@@ -74,15 +74,15 @@ def merge(findings: Iterable[Finding], length: int) -> list[Finding]:
 
 
 class TextStream:
-    """A text that streams through one guard.
+    """A text that streams through a guard.
 
-    Ask `next_window` after each `add` and after `end`, and `settle` its findings, until it returns None. With a
-    `window` of 0 the text is looked at once, when it has ended.
+    Call `next_window` after each `add` and after `end`, and `settle` its findings, until it returns None. With a
+    `window` of 0 the text is checked once, when it has ended.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._text = ""  # The text begins at the position `_base`, and goes on with the pieces.
+        self._text = ""  # The text begins at the position `_base`, and the pieces follow.
         self._pieces: list[str] = []  # Joining each to the text at once would take the square of its length.
         self._base = 0
         self._begin = 0  # The next window begins here.
@@ -102,11 +102,11 @@ class TextStream:
 
     @property
     def held(self) -> str:
-        """What was added and is not let out."""
+        """The text that was added but not yet released."""
         return self._joined()[self._out - self._base :]
 
     def next_window(self) -> Window | None:
-        """Return the next part to look at; None while more must come first, and after the last part."""
+        """Return the next part to check; None while more text is needed, and after the last part."""
         if self._out == self._length and self._has_ended:
             return None
         if self._window and self._due <= self._length:
@@ -116,7 +116,7 @@ class TextStream:
         return Window(self._joined()[self._begin - self._base :], self._begin)
 
     def settle(self, findings: Sequence[Finding]) -> Redacted:
-        """Take the findings in the window that was returned last, and return what may be let out.
+        """Take the findings in the last returned window, and return the text to release.
 
         Raises TooLongFindingError for a finding without an end.
         """
@@ -155,7 +155,7 @@ class TextStream:
 
 
 def _word_start(text: str, end: int) -> int:
-    """Return where the word before `end` begins; `end` without one, and for one that is too long."""
+    """Return where the word before `end` begins; `end` without a word, and for a word that is too long."""
     start = end
     while start and text[start - 1] in _WORD and end - start < _MAX_WORD:
         start -= 1

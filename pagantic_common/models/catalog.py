@@ -14,12 +14,12 @@ from pagantic_common.domain.errors import ErrorCode, NotFound
 
 
 class CatalogModel(BaseModel):
-    """A model of the catalog, whole in one package, or in parts of equal size in several; the last may be shorter.
+    """A model of the catalog, whole in a single package, or in parts of equal size in several; the last may be shorter.
 
     Attributes:
         package: Name of the package; `{part}` stands for the number of the part, from 1.
-        member: End of the name of the model's file, or of the part's, inside its package.
-        part_bytes: Size of a part; 0 for a model in one package.
+        member: End of the file name of the model, or of its part, inside its package.
+        part_bytes: Size of a part; 0 for a model in a single package.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +61,7 @@ def catalog() -> Mapping[str, CatalogModel]:
 
 
 def find_in_catalog(name: str, models: Mapping[str, CatalogModel] | None = None) -> CatalogModel:
-    """Return the model of a name; raises NotFound (CONFIG_MODEL_NOT_FOUND), which lists the names that are near."""
+    """Return the model of a name; raises NotFound (CONFIG_MODEL_NOT_FOUND), which lists similar names."""
     known = catalog() if models is None else models
     if name in known:
         return known[name]
@@ -75,7 +75,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question with the names that begin with this one, or are spelt like it; empty without any."""
+    """Return a question with the names that begin with this name, or have a similar spelling; empty without any."""
     begun = [other for other in known if name and other.startswith(name)]
     near = begun or difflib.get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -1,4 +1,4 @@
-"""The digest that tells model files apart."""
+"""The digest that identifies model files."""
 
 from __future__ import annotations
 

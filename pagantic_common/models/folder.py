@@ -1,11 +1,11 @@
-"""The folder of pulled models: each has a file and a manifest under its name. Knows no source of models.
+"""The folder of pulled models: each has a file and a manifest under its name. Independent of the sources of models.
 
 Several processes may use a folder at once:
 
-1. A model is pulled when its manifest is there, which is written last, and removed first.
+1. A model counts as pulled if its manifest exists, which is written last, and removed first.
 2. Files get their names by a rename within the folder, so that a name never stands for half a file.
-3. What a pull has written so far is named by the SHA-256 of the whole, and belongs to the holder of its lock.
-4. A service holds a shared lock on each file that it serves; a model is removed only under an exclusive one.
+3. The partial file of a pull is named by the SHA-256 of the whole, and belongs to the holder of its lock.
+4. A service holds a shared lock on each file that it serves; a model is removed only under an exclusive lock.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class PulledModel(BaseModel):
     """The manifest of a pulled model.
 
     Attributes:
-        source: What it was pulled from, such as `smollm2:135m` or `hf:owner/repo/file.gguf@revision`.
-        context_tokens: Context window that it was trained with; 0 when its file does not say.
+        source: The source of the pull, such as `smollm2:135m` or `hf:owner/repo/file.gguf@revision`.
+        context_tokens: Context window that it was trained with; 0 if its file does not contain it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,7 +54,7 @@ class PulledModel(BaseModel):
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for what cannot be the name of a pulled model."""
+    """Raise InvalidRequest for a text that cannot be the name of a pulled model."""
     if _NAME.fullmatch(name) and not name.endswith(SUFFIX):
         return
     raise InvalidRequest(
@@ -74,7 +74,7 @@ class ModelFolder:
         return self.path / f"{name}{SUFFIX}"
 
     def find(self, name: str) -> PulledModel | None:
-        """Return a pulled model; None for a name that was not pulled, or whose manifest is damaged."""
+        """Return a pulled model; None for a name that was not pulled, or has a damaged manifest."""
         if not _NAME.fullmatch(name) or not self.file_of(name).is_file():
             return None
         try:
@@ -98,10 +98,10 @@ class ModelFolder:
 
     @contextmanager
     def pulling(self, sha256: str, wait_s: float, on_wait: Callable[[], None]) -> Iterator[Path]:
-        """Lend the file that a pull of this content writes; what an earlier pull wrote is in it still.
+        """Lend the partial file for a pull of this content, which still holds the data of an earlier pull.
 
-        Another pull of the same content ends first; `on_wait` is called once while this one waits. Raises Aborted when
-        the other one has not ended within `wait_s` seconds, and PreconditionFailed when the folder cannot be written.
+        Waits for the end of another pull of the same content, and calls `on_wait` once before that. Raises Aborted if
+        the other pull has not ended within `wait_s` seconds, and PreconditionFailed if the folder is not writable.
         """
         folder = self.path / _PARTIAL
         with self._explaining():
@@ -127,7 +127,7 @@ class ModelFolder:
             written.replace(manifest)
 
     def check_free(self, name: str, sha256: str) -> None:
-        """Raise Conflict when another content has the name, or a file has it that is not known to be this content."""
+        """Raise Conflict if other content, or a file not known to hold this content, has the name."""
         known, file = self.find(name), self.file_of(name)
         if known is None and file.is_file() and sha256_of(file) != sha256:
             raise Conflict(f"{str(file)!r} is there, and no pull has made it: give the model another name with --as")
@@ -159,15 +159,15 @@ class ModelFolder:
         return model
 
     def remove_unfinished(self) -> int:
-        """Delete what interrupted pulls have written, and return its bytes; running pulls keep theirs.
+        """Delete the partial files of interrupted pulls, and return the freed bytes; running pulls keep theirs.
 
-        Raises PreconditionFailed when the folder cannot be written.
+        Raises PreconditionFailed if the folder is not writable.
         """
         with self._explaining():
             return sum(map(_delete_unlocked, (self.path / _PARTIAL).glob("*.lock")))
 
     def not_pulled(self, name: str) -> NotFound:
-        """Return the failure for a name that was not pulled, which lists the others."""
+        """Return the failure for a name that was not pulled; it lists the pulled models."""
         names = ", ".join(model.name for model in self.models()) or "none"
         return NotFound(f"no model {name!r} was pulled; there are: {names}", code=ErrorCode.CONFIG_MODEL_NOT_FOUND)
 
@@ -224,7 +224,7 @@ def _try_lock(file: BinaryIO, kind: int) -> bool:
 
 
 def _delete_unlocked(lock_file: Path) -> int:
-    """Delete what a pull has written unless it runs, and return its bytes.
+    """Delete the partial file of a pull unless it is running; return the freed bytes.
 
     The lock's file stays: another process may have opened it already.
     """
@@ -235,7 +235,7 @@ def _delete_unlocked(lock_file: Path) -> int:
 
 
 def _delete(file: Path, folder: Path) -> int:
-    """Delete a file and a folder, which may be missing, and return their bytes."""
+    """Delete a file and a folder, if they exist; return the freed bytes."""
     freed = bytes_in(folder) + (file.stat().st_size if file.exists() else 0)
     file.unlink(missing_ok=True)
     if folder.exists():

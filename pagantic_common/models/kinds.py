@@ -1,4 +1,4 @@
-"""Tells what a model can do by the metadata of its file. Knows no file format."""
+"""Determines a model's capabilities from the metadata of its file. Independent of file formats."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RANK_POOLING = "4"
 
 
 def capabilities_of(read: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the capabilities of a model; none for one that neither generates text nor pools its vectors.
+    """Return the capabilities of a model; empty for a model that neither generates text nor pools its vectors.
 
     Args:
-        read: Returns a value of the metadata as text: a boolean as true or false, and a missing value as nothing.
+        read: Returns a value of the metadata as text: a boolean as true or false, and a missing value as empty text.
     """
     architecture = read("general.architecture")
     pooling = read(f"{architecture}.pooling_type")

@@ -1,4 +1,4 @@
-"""Where pulled models lie, and which sources they may come from."""
+"""The folder of pulled models, and their permitted sources."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HOSTS_VARIABLE = "PAGANTIC_MODELS_HOSTS"
 
 
 class ModelSettings(BaseSettings):
-    """What `pagantic pull` takes, read from the environment as PAGANTIC_MODELS_<NAME>.
+    """The settings of `pagantic pull`, read from the environment as PAGANTIC_MODELS_<NAME>.
 
-    `folder` is here so that its name is known and its value checked before anything starts. Whoever needs the folder
-    asks `models_folder`, which completion can afford: it reads no other setting.
+    `folder` is here so that its name is known and its value checked before anything starts. Other code calls
+    `models_folder`, which is fast enough for completion: it reads no other setting.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_MODELS_")

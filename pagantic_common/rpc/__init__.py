@@ -1,1 +1,1 @@
-"""One way to start a server, one way to open a channel, one way to make a call, one table of statuses."""
+"""The only way to start a server, open a channel and make a call, and the only table of statuses."""

@@ -1,9 +1,9 @@
-"""Calls of other services: pass on the remaining deadline and the correlation, and restore the errors.
+"""Calls of other services: propagate the remaining deadline and the correlation, and restore the errors.
 
 These are plain functions around a stub's method. An aio interceptor costs a task per call and layer, and a streaming
-one hides the call that must be cancelled.
+interceptor hides the call that must be cancelled.
 
-grpcio's own sending of a stream of requests loses the status of a server that ends the call early: the failed write
+When grpcio sends a stream of requests, it loses the status of a server that ends the call early: the failed write
 becomes the call's status, and an error of the stream is only logged. So requests are written here.
 """
 
@@ -93,7 +93,7 @@ async def call_unary(
 
 @contextmanager
 def _span_of(method: object) -> Iterator[Span]:
-    """Record a call as a span, whose ids it carries to the service."""
+    """Record a call as a span, and send its ids to the service."""
     if not is_recording():
         yield INVALID_SPAN
         return
@@ -159,14 +159,14 @@ class OpenCall(Generic[ResponseT]):
 
     @property
     def status(self) -> grpc.StatusCode | None:
-        """The status with which the server ended the call; None while it has not."""
+        """The status with which the server ended the call; None before that."""
         if not self.responses.done():
             return None
         code: grpc.StatusCode = _value_of(self.responses.code())
         return code
 
     def note_end(self, call: Any) -> None:
-        """Note the server's status; grpcio calls this each time that it sets one, and a failed write sets another."""
+        """Note the server's status; grpcio calls this for each status that it sets, including a failed write's."""
         code, details = _value_of(call.code()), _value_of(call.details())
         if details != _FAILED_WRITE:
             metadata = _value_of(call.initial_metadata()), _value_of(call.trailing_metadata())
@@ -193,7 +193,7 @@ class OpenCall(Generic[ResponseT]):
                 await writing
 
     async def error_of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error with which the server ended the call: a failed write may be reported a moment before it."""
+        """Return the error with which the server ended the call, which may arrive a moment after a failed write."""
         for _ in range(STATUS_POLLS):
             if error.details() != _FAILED_WRITE:
                 return error

@@ -1,4 +1,4 @@
-"""One way to open a channel to another service."""
+"""The only way to open a channel to another service."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def channel_options(max_message_bytes: int, waits: Collection[str] = (), replica
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # requests of any size can be retried
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # Each channel has its own connection. A server bounds the streams of a connection: with several services in one
-        # process, a call could wait for a stream that it holds itself.
+        # Each channel has its own connection. A server limits the streams of a connection: with several services in the
+        # same process, a call could wait for a stream that it holds itself.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),  # the services are neighbours; proxies are for the outside
-        # A process that is frozen or cut off keeps its connection: only a ping that it does not answer tells.
+        # A process that is frozen or cut off keeps its connection: only an unanswered ping reveals it.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
-        ("grpc.http2.ping_timeout_ms", 5_000),  # This one decides; it is a minute by default.
+        ("grpc.http2.ping_timeout_ms", 5_000),  # This timeout is decisive; its default is a minute.
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # In spite of its name, this is the time of one attempt to connect: a busy peer sends its first frame late.
+        # In spite of its name, this is the time of each attempt to connect: a busy peer sends its first frame late.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_S * 1000)),
         ("grpc.dns_min_time_between_resolutions_ms", 2_000),
@@ -50,8 +50,8 @@ def open_channel(
 ) -> grpc.aio.Channel:
     """Open a channel that connects on first use; without credentials it is in plain text.
 
-    gRPC does not repeat calls of the methods in `waits` that the service had no room for: they wait in a line.
-    A channel to one replica of a service, which is named by its host in `replica_of`, repeats no call.
+    gRPC does not retry refused calls of the methods in `waits`: they wait in a line for room in the service. A channel
+    to a single replica retries no call; `replica_of` is then the host of the service.
     """
     options = channel_options(max_message_bytes, waits, replica_of)
     if credentials is None:

@@ -1,4 +1,4 @@
-"""gRPC's health service for a server whose watchers may be slow, hostile or gone.
+"""gRPC's health service for a server with watchers that may be slow, hostile or gone.
 
 The service of grpcio-health-checking writes to each watcher under the lock that every change needs. A single watcher
 that does not read would block every change, and keep the server from stopping.
@@ -61,7 +61,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
-        """Send a name's status now and at each change; NOT_FOUND for a long name, which would stay in memory."""
+        """Send a name's status now and at each change; NOT_FOUND for a long name, which would occupy memory."""
         if len(request.service) > MAX_NAME_CHARS:
             await _refuse(request, context)
         sent: int | None = None

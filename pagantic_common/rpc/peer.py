@@ -57,12 +57,12 @@ class _Ending:
 
 
 class Peer:
-    """One called service with all its methods and replicas.
+    """A called service with all its methods and replicas.
 
     Args:
         name: Name of the service, for messages.
         channel: The channel to the service; its connections report whether the service serves.
-        patience_s: Longest time that one call waits for the service, in all its waits together; 0 never waits.
+        patience_s: Longest time that a call waits for the service, in all its waits together; 0 never waits.
         credentials: Returns the `authorization` of a call for the current caller, by the peer's name.
         now_s: Monotonic time.
     """
@@ -88,7 +88,7 @@ class Peer:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused, because the last ones had no answer."""
+        """Whether calls are refused, because the last calls had no answer."""
         return self._breaker.is_open
 
     async def call_unary(
@@ -131,7 +131,7 @@ class Peer:
     ) -> AsyncGenerator[ResponseT, None]:
         """Make a streaming call as `rpc.call.call_stream` does; each message counts as an answer.
 
-        The request may be a stream of requests, for a method that takes one. A call with a `place` in a line waits
+        The request may be a stream of requests, for a method that takes a stream. A call with a `place` in a line waits
         there while the service has no room for it.
         """
         patience = self._patience_for(method)
@@ -235,7 +235,7 @@ add_gauges(RPC_OPEN_CIRCUITS, "Connections whose calls are refused", "service", 
 
 
 class _Patience:
-    """The time that one call may still wait, and the attempts that it has left."""
+    """The time that a call may still wait, and its remaining attempts."""
 
     def __init__(self, patience_s: float, *, attempts: int) -> None:
         self._bound_s = patience_s
@@ -271,21 +271,21 @@ class _Patience:
             raise DeadlineExceeded(f"the deadline passed while the {service} service could not be reached")
 
     def deadline_s(self) -> float:
-        """Return the time to the caller's deadline; infinity without one."""
+        """Return the time to the caller's deadline; infinity without a deadline."""
         left_s = current_deadline().remaining_s(time.monotonic())
         if left_s is None:
             return math.inf
         return left_s
 
     def attempt_s(self, timeout_s: float | None, answer_s: float | None) -> float | None:
-        """Return the time of the next attempt: all of it for the last one."""
+        """Return the timeout of the next attempt; the last attempt gets the whole timeout."""
         self._is_short = answer_s is not None and self._attempts_left > 1
         if self._is_short:
             return answer_s
         return timeout_s
 
     def allows_another(self, error: PaganticError) -> bool:
-        """Tell whether a call with this error may be repeated: nothing answered it, and it has attempts left."""
+        """Return whether a call with this error may be retried: it had no answer, and has attempts left."""
         self._attempts_left -= 1
         is_unanswered = isinstance(error, Unreachable)
         if self._is_short and isinstance(error, DeadlineExceeded):

@@ -47,7 +47,7 @@ class Malformed:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps our methods, and bounds the calls of every method. A method that takes a stream of requests answers one."""
+    """Wraps our methods, and limits calls of every method. A method that takes a stream returns a single response."""
 
     def __init__(self, limits: CallLimits, gate: Gate) -> None:
         self._limits = limits
@@ -170,7 +170,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 @contextmanager
 def _logging_failures() -> Iterator[None]:
-    """Log what fails inside, where the log lines have the ids of the call."""
+    """Log the failures inside, where the log lines have the ids of the call."""
     try:
         yield
     except grpc.aio.AbortError:
@@ -186,7 +186,7 @@ def _logging_failures() -> Iterator[None]:
 
 
 def _spiffe_id_of_peer(context: Context) -> str:
-    """Return the SPIFFE id of the peer's certificate; empty when it has none, or not exactly one."""
+    """Return the SPIFFE id of the peer's certificate; empty without an id or with several."""
     found = [value.decode() for value in context.auth_context().get(SPIFFE_ID_PROPERTY, ())]
     if len(found) != 1:
         return ""
@@ -199,14 +199,14 @@ def _check_readable(request: Any) -> None:
 
 
 async def _readable(requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Yield the requests of a stream; raises InvalidRequest for one that cannot be decoded."""
+    """Yield the requests of a stream; raises InvalidRequest for a request that cannot be decoded."""
     async for request in requests:
         _check_readable(request)
         yield request
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a deserializer that gives Malformed instead of an error, for which gRPC would log a traceback."""
+    """Return a deserializer that returns Malformed instead of raising, because gRPC would log a traceback."""
 
     def read(data: bytes) -> Any:
         try:
@@ -256,10 +256,10 @@ async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn
 
 
 def _pushback(context: Context, error: PaganticError) -> Trailing:
-    """Tell the caller's gRPC when to retry; nothing where its own backoff is right.
+    """Return the trailer with the retry time for the caller's gRPC; empty if its own backoff is right.
 
-    There is no retry after the deadline. There is none either for an Unavailable with a time to wait: mostly it comes
-    from another service, which was retried already, and retries at each hop multiply.
+    There is no retry after the deadline, nor for an Unavailable with a time to wait: usually it comes from another
+    service, which was retried already, and retries at each hop multiply.
     """
     wait_s = error.retry_after_s
     if isinstance(error, Unavailable) and wait_s is not None:

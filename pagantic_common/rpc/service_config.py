@@ -1,8 +1,8 @@
-"""The service config of every channel: which calls gRPC itself retries, and how.
+"""The service config of every channel: the calls that gRPC itself retries, and how.
 
 A call is retried only before its first response, within its deadline, and while few calls fail: each failed attempt
-takes a token from the channel's budget, each success returns a part of one, and without half of the tokens there are no
-retries. With `grpc-retry-pushback-ms` a server sets the time of a retry, or forbids it.
+takes a token from the channel's budget, each success returns a part of a token, and with less than half of the tokens
+there are no retries. With `grpc-retry-pushback-ms` a server sets the time of a retry, or forbids it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _RETRY_POLICY = {
 
 
 def is_retried(method: object) -> bool:
-    """Tell whether calls of a stub's method may be retried."""
+    """Return whether calls of a stub's method may be retried."""
     return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC has no public name for a method's path
 
 

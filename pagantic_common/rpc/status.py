@@ -113,7 +113,7 @@ def status_code_of(error: PaganticError) -> grpc.StatusCode:
 
 
 def status_message(error: PaganticError) -> str:
-    """Return the status' message, which has at most 900 bytes in transit; the details have more of it."""
+    """Return the message for the status, at most 900 bytes in transit; the details hold more of it."""
     text = str(error).encode(errors="replace").decode()  # half of a surrogate pair cannot be sent
     while len(urllib.parse.quote(text, safe=string.printable)) > MAX_HEADER_BYTES:
         text = cut_text(text, max(len(CUT.encode()), len(text.encode()) * 2 // 3))
@@ -147,7 +147,7 @@ def details_of(error: PaganticError) -> bytes:
 
 
 def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
-    """Return the exception that the called service raised; without one, the transport's own, naming `service`."""
+    """Return the exception that the called service raised; without it, the transport's own, naming `service`."""
     failure, retry_after_s = _decode(error)
     if failure is None:
         return _transport_error(service, error.code(), error.details() or "no details")
@@ -173,7 +173,7 @@ def _transport_error(service: str, status: grpc.StatusCode, text: str) -> Pagant
 
 
 def _plain_reason(text: str) -> str:
-    """Return in plain words why nothing answers; gRPC's own text where it is not known."""
+    """Return in plain words why no service answers; gRPC's own text for an unknown reason."""
     if match := _FAILED_ADDRESS.search(text):
         address = urllib.parse.unquote(match[1])
         return f"nothing answers at {address}"

@@ -1,4 +1,4 @@
-"""Callers of a service that had no room for them, in the order in which they came."""
+"""Waiting callers of a service without room for them, in order of arrival."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PROBE_S = 0.2
 
 
 class WaitingLine:
-    """A line in which refused callers wait, so that they neither ask again all the time nor overtake each other.
+    """A line in which refused callers wait, so that they neither retry constantly nor overtake each other.
 
-    Whenever a call ends, the first of the line is let through, for that call has made room. Every PROBE_S one is let
-    through besides, for the service has other callers too. A caller that is let through and refused again takes a new
-    ticket: what it lacks may be room for its own request only, and the others must not wait for that.
+    Whenever a call ends, the first caller in the line is let through, because that call has freed room. Every PROBE_S
+    another caller is let through, because the service has other callers too. A caller that is let through and refused
+    again gets a new ticket: it may lack room for its own request only, and the others must not wait for that.
     """
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ class WaitingLine:
 
 
 class Place:
-    """The place of one call in a line, where it waits while the service has no room for it.
+    """The place of a call in a line, where it waits while the service has no room for it.
 
     Args:
-        refusal: The code with which the service says so.
+        refusal: The code with which the service refuses the call.
         patience_s: Longest time of all its waits together.
     """
 
@@ -78,7 +78,7 @@ class Place:
         self._is_let_through = False
 
     async def wait(self) -> bool:
-        """Wait behind those that wait already; False when the turn did not come in time."""
+        """Wait behind earlier callers; return False if the turn did not come in time."""
         self._is_let_through = not self._line or await self._line.wait(self._ticket, self._left_s)
         return self._is_let_through
 
@@ -91,7 +91,7 @@ class Place:
         return isinstance(error, Overloaded) and error.code is self._refusal
 
     async def wait_again(self) -> bool:
-        """Wait for a turn after a refusal, even if nobody else is waiting; False when it did not come in time."""
+        """Wait for a turn after a refusal, even in an empty line; return False if it did not come in time."""
         self._is_let_through = False
         self._is_let_through = await self._line.wait(self._ticket, self._left_s)
         self._ticket = self._line.take_ticket()

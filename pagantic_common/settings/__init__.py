@@ -33,7 +33,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class Auth(StrEnum):
-    """Who may call a service."""
+    """The authentication of a service's callers."""
 
     LOCAL = "local"
     NONE = "none"
@@ -42,7 +42,7 @@ class Auth(StrEnum):
 
 
 class Tls(StrEnum):
-    """What encrypts the connections of a service."""
+    """The encryption of a service's connections."""
 
     OFF = "off"
     FILES = "files"
@@ -60,7 +60,7 @@ class _SharedEnvironment(EnvSettingsSource):
     """Reads the variables that all services share, PAGANTIC_<NAME>."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return the value of a shared setting; None for others."""
+        """Return the value of a shared setting; None for other settings."""
         if field_name not in SHARED_SETTINGS:
             return None, field_name, False
         return super().get_field_value(field, field_name)
@@ -155,7 +155,7 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read the variables of this service before those that all services share."""
+        """Read the variables of this service before the shared variables."""
         shared = _SharedEnvironment(settings_cls, env_prefix=PREFIX)
         return init_settings, env_settings, shared, dotenv_settings, file_secret_settings
 
@@ -166,7 +166,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def max_calls_per_host(self) -> int:
-        """Most calls at once from one host."""
+        """Most concurrent calls from a single host."""
         return self.max_concurrent_rpcs_per_host or max(1, self.max_concurrent_rpcs // 2)
 
     @property
@@ -176,7 +176,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def caller_ca_file(self) -> Path | None:
-        """The authorities of callers' certificates besides those of the services; None for no others."""
+        """The authorities of callers' certificates besides the authorities of the services; None for no others."""
         return None
 
     @property
@@ -243,7 +243,7 @@ class CallerSettings(ServiceSettings):
     )
 
 
-# Services can share every setting but the ports, as two services cannot listen on one port, and addresses.
+# Services can share every setting but addresses and ports, because two services cannot listen on the same port.
 SHARED_SETTINGS = frozenset(CallerSettings.model_fields | InnerSettings.model_fields) - {
     "port",
     "metrics_port",
@@ -313,7 +313,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
 
 def _reason_of(problem: ErrorDetails) -> str:
     if type(problem["input"]) is not str and (own := problem.get("ctx", {}).get("error")):
-        return str(own)  # about a default, which nobody wrote
+        return str(own)  # about a default, which no user wrote
     reason = str(problem.get("ctx", {}).get("error", problem["msg"].lower()))
     if _may_show(problem["input"]):
         return f"{reason}, not {problem['input']!r}"
@@ -329,12 +329,12 @@ def _describe_unreadable(error: SettingsError, prefix: str) -> str:
 
 
 def _may_show(value: object) -> bool:
-    """Tell whether a refused value may be printed: a URL may hold a password."""
+    """Return whether a refused value may be printed: a URL may hold a password."""
     return not isinstance(value, dict) and "://" not in str(value)
 
 
 def variable_of(prefix: str, name: str) -> str:
-    """Return the variable that gives a setting: the service's own, or the shared one when only that is set."""
+    """Return the variable that sets a setting: the service's own, or the shared variable if only that is set."""
     own, shared = f"{prefix}{name}", f"{PREFIX}{name}"
     if own not in os.environ and shared in os.environ:
         return shared

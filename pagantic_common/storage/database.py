@@ -1,6 +1,6 @@
 """A service's database: its URL, its connections, and the translation of its errors.
 
-`name` says in messages whose database it is, such as "the journal".
+`name` identifies the database in messages, such as "the journal".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
 ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
-# Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, as it cannot upgrade while another one writes.
+# Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _REFUSED = re.compile(
@@ -78,7 +78,7 @@ def open_engine(
 
     Args:
         url: The database, as check_url returns it.
-        name: Whose database it is.
+        name: Name of the database in messages.
         pool_size: Most connections.
         survives_power_loss: Whether a commit waits for the disk.
         session_settings: Further settings of connections to PostgreSQL.
@@ -115,18 +115,18 @@ def open_engine(
 
 
 def _leave_read_only(context: ExceptionContext) -> None:
-    """Give up all connections to a server that is a standby now; the next ones may find the primary."""
+    """Drop all connections to a server that has become a standby; new connections may find the primary."""
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
         context.is_disconnect = True
 
 
 def is_refused(error: Exception) -> bool:
-    """Tell whether a server answers, but not to this user, for this database, or with these options."""
+    """Return whether a server answers, but refuses this user, this database, or these options."""
     return _REFUSED.search(str(error)) is not None
 
 
 def is_conflict(error: Exception) -> bool:
-    """Tell whether transactions blocked each other: a deadlock, or a lock timeout."""
+    """Return whether transactions blocked each other: a deadlock, or a lock timeout."""
     return getattr(_cause_of(error), "sqlstate", None) in CONFLICTS
 
 
@@ -172,7 +172,7 @@ def _open_sqlite(url: URL, name: str, pool_size: int, *, survives_power_loss: bo
 
 
 def _begin_sqlite(db: Connection) -> None:
-    # SQLite refuses a transaction that begins with a read and writes while another one writes.
+    # SQLite refuses a transaction that begins with a read and writes while another transaction writes.
     if db.get_execution_options().keys() & READING:
         db.exec_driver_sql("BEGIN")
     else:

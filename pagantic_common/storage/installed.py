@@ -1,4 +1,4 @@
-"""Which parts of pagantic are installed, and what that means for the next step of a user."""
+"""The installed parts of pagantic, and the next step of a user that follows from them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ CLIENT_ALONE: Final = "this installation has the client only: `pip install 'paga
 
 
 def has_services() -> bool:
-    """Tell whether the services are installed, or only the client."""
+    """Return whether the services are installed, or only the client."""
     return importlib.util.find_spec("supervisor") is not None
 
 
 def reaching_step() -> str:
-    """Return what to do where no system answers."""
+    """Return the user's next step if no system answers."""
     if has_services():
         return "start the services with `pagantic up`"
     return "name the system's address with `pagantic init --address HOST:PORT`"

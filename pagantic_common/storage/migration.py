@@ -24,8 +24,8 @@ class Schema:
         scripts: The folder of the migrations, as package:folder.
         version_table: The table that has the revision of the database.
         lock: The number of this schema among a PostgreSQL database's advisory locks.
-        name: Whose database it is, such as "the journal".
-        advice: What to do about a database that cannot be used.
+        name: Name of the database in messages, such as "the journal".
+        advice: The remedy for an unusable database.
     """
 
     tables: MetaData
@@ -37,9 +37,9 @@ class Schema:
 
 
 def migrate(connection: Connection, schema: Schema) -> None:
-    """Bring a database to this version's tables, in the connection's transaction. One thread of a process at a time.
+    """Migrate a database to this version's tables, in the connection's transaction. One thread of a process at a time.
 
-    Raises PreconditionFailed for a database of a later version, and for one that has other tables of these names.
+    Raises PreconditionFailed for a database of a later version, and for a database with other tables of these names.
     """
     scripts = _scripts_of(schema.scripts)
     options = {"version_table": schema.version_table}
@@ -66,7 +66,7 @@ def run_steps() -> None:
     connection: Connection = context.config.attributes["connection"]
     schema: Schema = context.config.attributes["schema"]
     if connection.dialect.name == "postgresql":
-        # Replicas that start together wait here for the one that migrates; the lock goes with its transaction.
+        # Replicas that start together wait here for the migrating replica; the lock ends with its transaction.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SET LOCAL lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": schema.lock})

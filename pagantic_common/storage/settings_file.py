@@ -24,7 +24,8 @@ MAX_BYTES: Final = 1024 * 1024
 _OURS = "PAGANTIC"
 _LIKENESS = 0.7
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A wrong line may be a part of a secret, such as a key of several lines. What looks like this is a name, and is shown.
+# An invalid line may be part of a secret, such as a multi-line key. Only text that matches this is a name, and is
+# shown.
 _SHOWN = re.compile(r"(?=.{1,64}$)([A-Z]+(_[A-Z0-9]+)+|pagantic(_[a-z0-9]+)+)")
 _BEGIN = re.compile(r"\s*(?:export\s+)?([^\s=]*)")
 
@@ -50,7 +51,7 @@ class SettingsFile:
     settings: tuple[Setting, ...]
 
     def line_of(self, name: str, value: str) -> int:
-        """Return the line that gives this value to a variable; 0 when none does."""
+        """Return the line that gives this value to a variable; 0 without such a line."""
         lines = (one.line for one in self.settings if (one.name, one.value) == (name, value))
         return next(lines, 0)
 
@@ -58,8 +59,8 @@ class SettingsFile:
 def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | None:
     """Set the variables of the settings file that are not set yet; None without a file. Raises SettingsFileError.
 
-    Programs that this one starts use the same file. Where lines of it are wrong, it sets the others before it raises:
-    a system is stopped by them.
+    Programs that this program starts use the same file. If some lines are invalid, it sets the other variables before
+    it raises, because they are needed to stop a system.
     """
     path = find_settings_file(environment, _working_folder())
     if path is None:
@@ -73,7 +74,7 @@ def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | N
 
 
 def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> Path | None:
-    """Return the file that PAGANTIC_SETTINGS_FILE names, else that of the folder, else the user's; None for none."""
+    """Return the file that PAGANTIC_SETTINGS_FILE names, or else the folder's, or else the user's; None if missing."""
     if given := environment.get(VARIABLE):
         return None if given == NO_FILE else _named_file(given)
     users = user_file(environment)
@@ -89,7 +90,7 @@ def _named_file(given: str) -> Path:
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """Return the place of the user's settings file, which need not be there."""
+    """Return the place of the user's settings file, which need not exist."""
     return config_folder(environment) / FILE_NAME
 
 
@@ -114,7 +115,7 @@ def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _read(path: Path) -> tuple[SettingsFile, list[str]]:
-    """Return what the right lines of a file set, and what is wrong with the others; raises SettingsFileError."""
+    """Return the settings of the valid lines of a file, and the problems of other lines; raises SettingsFileError."""
     from dotenv.parser import parse_stream  # noqa: PLC0415 - most starts find no file
 
     problems: list[str] = []
@@ -141,7 +142,7 @@ def _working_folder() -> Path | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Tell whether there is a file, or a folder, which is refused when it is read: it may be a mount that failed."""
+    """Return whether a file exists, or a folder, which is refused when it is read: it may be a mount that failed."""
     try:
         return path.is_file() or path.is_dir()
     except OSError:
@@ -179,7 +180,7 @@ def _line_of(binding: Binding) -> int:
 
 
 def _problem_of(binding: Binding, settings: Mapping[str, Setting]) -> str:
-    """Return what is wrong with a line, without its value; empty for nothing."""
+    """Return the problem of a line, without its value; empty for a valid line."""
     name = binding.key
     if binding.error or (name is not None and not _NAME.fullmatch(name)):
         return f"{_shown_name(binding)}it must be NAME=value, with the quotes closed"
@@ -204,7 +205,7 @@ def _problem_of_name(name: str, settings: Mapping[str, Setting]) -> str:
 
 
 def _shown_name(binding: Binding) -> str:
-    """Return `NAME: ` of a wrong line; empty for what does not look like a name."""
+    """Return `NAME: ` for an invalid line; empty if its beginning does not look like a name."""
     begin = _BEGIN.match(binding.original.string)
     if begin is None or not _SHOWN.fullmatch(begin[1]):
         return ""
@@ -218,7 +219,7 @@ def _problem_of_value(value: str | None) -> str:
 
 
 def _misspelt_prefix(name: str) -> str:
-    """Return what is wrong with a name that is nearly one of pagantic's; other programs have names of their own."""
+    """Return the problem of a name that nearly has pagantic's prefix; other programs have their own names."""
     first, _, rest = name.upper().partition("_")
     if first == _OURS or not difflib.get_close_matches(first, [_OURS], n=1, cutoff=_LIKENESS):
         return ""

@@ -45,9 +45,9 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
     """Return a line for each unknown variable, with the nearest known name.
 
     Args:
-        environment: All variables; only those that begin with PAGANTIC_ are checked.
+        environment: All variables; only variables that begin with PAGANTIC_ are checked.
         known: Names of the settings of `areas` and of the shared settings.
-        areas: The areas or doors whose variables are checked; others check their own.
+        areas: The areas or doors to check; others check their own variables.
     """
     names = TOOL_NAMES | set(known)
     judged = tuple(map(area_prefix, areas))
@@ -65,7 +65,7 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return the names that lack only an area, or the name with the most similar spelling; empty for none."""
+    """Return the names that lack only an area, or the name with the most similar spelling; empty without any."""
     rest = name.removeprefix(PREFIX)
     with_area = {area_prefix(area) + rest for area in (*AREAS, *DOORS)}
     if without_area := sorted(with_area.intersection(names)):

@@ -15,9 +15,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_parts(path: Path, parts: Iterable[bytes | memoryview], *, prefix: str = "") -> None:
-    """Write bytes, part by part, to a file that its user alone can read; raises OSError, as without its folder.
+    """Write bytes, part by part, to a file that only its user can read; raises OSError, for example without its folder.
 
-    Until it is whole, the file has another name in the folder, which begins with `prefix`; empty is a dot and its name.
+    Until it is complete, the file has another name in the folder, which begins with `prefix`; empty is a dot and its
+    name.
     """
     number, name = mkstemp(dir=path.parent, prefix=prefix or f".{path.name}")
     try:

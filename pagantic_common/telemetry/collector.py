@@ -19,7 +19,7 @@ OTLP, NONE, GRPC = "otlp", "none", "grpc"
 
 
 class Signal(Enum):
-    """What is sent to a collector."""
+    """The signals that may be sent to a collector."""
 
     TRACES = "TRACES"
     METRICS = "METRICS"
@@ -41,7 +41,7 @@ class Signal(Enum):
 
 
 def sends(signal: Signal, endpoint: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether a signal is sent; `endpoint` is our setting, which wins over OpenTelemetry's variables.
+    """Return whether a signal is sent; `endpoint` is our setting, which wins over OpenTelemetry's variables.
 
     Raises InvalidRequest (CONFIG_INVALID) for an exporter or a protocol that this program does not have.
     """

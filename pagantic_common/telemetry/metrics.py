@@ -57,7 +57,7 @@ def add_gauge(name: str, description: str, read: Read) -> None:
 
 
 def add_gauges(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
-    """Report the values of `read`, one for each value of a label, whenever metrics are read."""
+    """Report the values of `read`, one per value of a label, whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_gauge(name, [_observed_by(label, read)], description=description)
 
 
@@ -73,7 +73,7 @@ def add_counter(name: str, description: str, read: Read) -> None:
 
 
 def add_counters(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
-    """Report the values of `read`, which never fall, one for each value of a label, whenever metrics are read."""
+    """Report the values of `read`, which never fall, one per value of a label, whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_counter(name, [_observed_by(label, read)], description=description)
 
 

@@ -50,7 +50,7 @@ class WithoutErrorTexts(SpanExporter):
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Have the other exporter send what it holds."""
+        """Flush the wrapped exporter."""
         return self._exporter.force_flush(timeout_millis)
 
 

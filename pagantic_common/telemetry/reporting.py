@@ -14,10 +14,9 @@ from pagantic_common.telemetry.tracing import shut_down_tracing
 
 @contextmanager
 def reporting(area: str, otlp_endpoint: str, *, host: str, port: int) -> Iterator[None]:
-    """Report to a collector, to Prometheus at a port, or to neither, within the block; then send what is left.
+    """Report to a collector, to Prometheus at a port, or to neither, within the block; then send the remaining data.
 
-    Raises OSError when the port cannot be listened on, and InvalidRequest for variables of OpenTelemetry that cannot be
-    followed.
+    Raises OSError if the port cannot be opened, and InvalidRequest for unsupported variables of OpenTelemetry.
     """
     try:
         set_up_tracing(area, otlp_endpoint)

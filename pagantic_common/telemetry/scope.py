@@ -40,7 +40,7 @@ def current_correlation() -> CorrelationContext:
 
 
 def current_span_id() -> str:
-    """Return the id of the current span, 16 hex digits; empty when there is none."""
+    """Return the id of the current span, 16 hex digits; empty without a span."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return ""
@@ -60,10 +60,10 @@ def work_scope(
     deadline: Deadline | None = None,
     is_detached: bool = False,
 ) -> Iterator[None]:
-    """Set caller, correlation and deadline for the work inside; without one, that of the work outside stays.
+    """Set caller, correlation and deadline for the work inside; None keeps the value of the work outside.
 
-    The deadline of the work outside also bounds the work inside, unless that is detached: detached work serves more
-    callers than the one that began it.
+    The deadline of the work outside also limits the work inside, unless that is detached: detached work serves other
+    callers besides the caller that began it.
     """
     bound = _deadline.get()
     if is_detached:

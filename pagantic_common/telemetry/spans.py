@@ -1,4 +1,4 @@
-"""Spans of the work at hand; where none are recorded they cost one check."""
+"""Spans of the current work; without recording they cost a single check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def span(
     kind: SpanKind = SpanKind.INTERNAL,
     links: Sequence[Link] = (),
 ) -> Iterator[Span]:
-    """Record the work inside as a span below the current one; an error that leaves it is noted by its code."""
+    """Record the work inside as a span below the current span; an error that leaves it is recorded by its code."""
     tracer = recording_tracer()
     if tracer is None:
         yield trace.INVALID_SPAN
@@ -40,9 +40,9 @@ def span(
 
 @contextmanager
 def server_span(name: str, attributes: Attributes, traceparent: str) -> Iterator[Span]:
-    """Record the work inside as a span below that of a caller, by its W3C header, where spans are recorded.
+    """If spans are recorded, record the work inside as a span below the caller's, given by its W3C header.
 
-    Errors are left to the work: not every one of a caller is one of the server.
+    Errors are left to the work: a caller's error is not always the server's.
     """
     tracer = recording_tracer()
     if tracer is None:
@@ -56,11 +56,11 @@ def server_span(name: str, attributes: Attributes, traceparent: str) -> Iterator
 
 @contextmanager
 def _entered(opened: Span, *, notes_errors: bool = True) -> Iterator[Span]:
-    """Make a span the current one for the work inside, and end it with the work."""
+    """Make a span current for the work inside, and end it with the work."""
     token = context.attach(trace.set_span_in_context(opened))
     try:
         yield opened
-    except GeneratorExit:  # The reader of a stream has closed it, which is no failure.
+    except GeneratorExit:  # The reader of a stream has closed it, which is not a failure.
         raise
     except BaseException as error:
         if notes_errors:
@@ -92,7 +92,7 @@ def note_error(failed: Span, error_type: str) -> None:
 def record_span(
     name: str, began_s: float, ended_s: float, attributes: Attributes | None = None, *, error_type: str = ""
 ) -> None:
-    """Record work that has ended as a span below the current one; its times are monotonic seconds."""
+    """Record work that has ended as a span below the current span; its times are monotonic seconds."""
     tracer = recording_tracer()
     if tracer is None:
         return

@@ -1,4 +1,4 @@
-"""Distributed traces. With a collector every call records spans; without one only the ids travel."""
+"""Distributed traces. With a collector every call records spans; without a collector only the ids are propagated."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 
 
 def is_recording() -> bool:
-    """Tell whether spans are recorded."""
+    """Return whether spans are recorded."""
     return recording_tracer() is not None
 
 
 def remote_context(traceparent: str) -> context.Context:
-    """Return the context of a caller's span, by its W3C header; without a header, the current one."""
+    """Return the context of a caller's span, from its W3C header; without a header, the current context."""
     if not traceparent:
         return context.get_current()
     return _propagator.extract({TRACEPARENT_KEY: traceparent})
@@ -71,7 +71,7 @@ def remote_context(traceparent: str) -> context.Context:
 
 @contextmanager
 def trace_ids(traceparent: str) -> Iterator[None]:
-    """Give the work inside the ids of the caller's trace, or of a new one, without recording it."""
+    """Give the work inside the ids of the caller's trace, or of a new trace, without recording it."""
     caller = trace.get_current_span(remote_context(traceparent)).get_span_context()
     trace_id = caller.trace_id
     if not caller.is_valid:
@@ -81,7 +81,7 @@ def trace_ids(traceparent: str) -> Iterator[None]:
 
 
 def span_id_of(traceparent: str) -> str:
-    """Return the span id of a W3C header, 16 hex digits; empty for none."""
+    """Return the span id of a W3C header, 16 hex digits; empty if the header has no span id."""
     parts = traceparent.split("-")
     if len(parts) != TRACEPARENT_PARTS or len(parts[2]) != SPAN_ID_DIGITS:
         return ""

@@ -1,4 +1,4 @@
-"""A store of KV cells in memory, which deletes the least recently used blocks as the real one does."""
+"""A store of KV cells in memory, which deletes the least recently used blocks, like the real store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemoryPrefixStore:
         self._max_bytes = max_bytes
 
     def read(self, name: str, max_bytes: int) -> Any:
-        """Return a block; None if it is not there, or larger than that."""
+        """Return a block; None if it is missing, or larger than `max_bytes`."""
         self.reads.append(name)
         cells = self.blocks.get(name)
         if cells is None or cells.size > max_bytes:

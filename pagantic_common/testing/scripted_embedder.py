@@ -18,7 +18,7 @@ Vectors = NDArray[np.float32]
 
 
 class ScriptedEmbedder:
-    """Makes one token per byte, between two special tokens. Refuses a batch that a real embedder could not compute.
+    """Makes a token per byte, between two special tokens. Refuses a batch that a real embedder could not compute.
 
     Args:
         has_special: Whether texts get the special tokens.
@@ -47,7 +47,7 @@ class ScriptedEmbedder:
         self._table: Vectors = table.astype(np.float32)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:  # noqa: ARG002 - none spelt
-        """Return the bytes of the text, between the special tokens if asked."""
+        """Return the bytes of the text, between the special tokens if requested."""
         tokens = list(text.encode())
         if add_special and self._has_special:
             return [BEGIN_TOKEN, *tokens, END_TOKEN]

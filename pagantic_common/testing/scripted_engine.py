@@ -1,4 +1,4 @@
-"""A scripted text engine: one token per byte, and logits from a function of the tokens so far."""
+"""A scripted text engine: a token per byte, and logits from a function of the tokens so far."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ScriptedEngine:
         return self._copy_of(sequence_id, start, end)
 
     def adopt(self, key: int, cells: Piece) -> None:
-        """Keep what `copy_out` gave."""
+        """Keep the cells that `copy_out` returned."""
         self._keep(key, cells)
         self._adopted.add(key)
 
@@ -164,7 +164,7 @@ class ScriptedEngine:
         del sequence[length:]
 
     def drop(self, key: int) -> None:
-        """Forget the tokens of a key, if there are any."""
+        """Forget the tokens of a key, if any."""
         self.parked.pop(key, None)
 
     def _copy_of(self, sequence_id: int, start: int, end: int) -> Piece:

@@ -1,4 +1,4 @@
-"""Spans in memory, for tests: what is recorded is read, not sent."""
+"""Spans in memory, for tests, which read them instead of sending them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecordedSpans:
         self._exporter = exporter
 
     def all(self) -> Sequence[ReadableSpan]:
-        """Return the spans, in the order in which they ended."""
+        """Return the spans, in the order of their ends."""
         return self._exporter.get_finished_spans()
 
     def named(self, name: str) -> ReadableSpan:

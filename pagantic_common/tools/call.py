@@ -1,4 +1,4 @@
-"""What a function can ask of the call that it serves, and tell it."""
+"""The interface between a function and the call that it serves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ REPORT_INTERVAL_S = 0.1
 
 
 class ToolCancelled(Exception):
-    """The call that a function serves was given up: nobody waits for its result."""
+    """The call that a function serves was cancelled: no caller waits for its result."""
 
 
 class ToolContext:
-    """The call that a function serves; a parameter of this type is passed by the service and not by the model.
+    """The call that a function serves; the service, not the model, passes a parameter of this type.
 
-    A function that is not async cannot be interrupted. One that runs for long calls `check` between its steps. May be
-    used from any thread.
+    A function that is not async cannot be interrupted. A long function calls `check` between its steps. May be used
+    from any thread.
     """
 
     def __init__(self, on_progress: Callable[[ToolProgress], None] = lambda _: None) -> None:
@@ -40,12 +40,12 @@ class ToolContext:
             raise ToolCancelled
 
     def report(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Tell whoever watches the call how far it is. A report within 0.1 s of the one before is left out.
+        """Report progress to the watchers of the call. A report within 0.1 s of the previous report is left out.
 
         Args:
-            progress: Work that is done, in a unit of the function's own; it grows.
-            total: All the work in that unit, when it is known.
-            message: What the function is doing; cut after 200 characters.
+            progress: Work that is done, in the function's own unit; it grows.
+            total: All the work in that unit, if known.
+            message: The current activity of the function; cut after 200 characters.
 
         Raises ValueError for a number that is not finite.
         """
@@ -58,5 +58,5 @@ class ToolContext:
         self._on_progress(ToolProgress(progress, total, message[:MAX_MESSAGE_CHARS]))
 
     def cancel(self) -> None:
-        """Note that nobody waits for the result."""
+        """Record that no caller waits for the result."""
         self._is_cancelled.set()

@@ -22,11 +22,11 @@ R = TypeVar("R")
 
 
 class FunctionTool(Generic[P, R]):
-    """A function that models can call. Called itself, it is the function.
+    """A function that models can call. A direct call runs the function.
 
     Attributes:
-        definition: What models see of it.
-        parameters: How its arguments are read.
+        definition: Its definition for models.
+        parameters: Reads its arguments.
         max_concurrent: How many of its calls may run at the same time.
     """
 
@@ -76,18 +76,18 @@ def tool(
     timeout_s: float | None = None,
     max_concurrent: int = MAX_CONCURRENT,
 ) -> Any:
-    """Make a tool from a function with annotated parameters; its docstring tells models what it does.
+    """Make a tool from a function with annotated parameters; its docstring describes the tool to models.
 
-    A parameter is described by the docstring, or by `Annotated[..., Field(description=...)]`, which also gives bounds.
-    A result that is no text is written as JSON. ToolFailed tells the model why there is no result.
+    A parameter is described by the docstring, or by `Annotated[..., Field(description=...)]`, which also sets limits. A
+    result other than text is written as JSON. ToolFailed informs the model why there is no result.
 
     Args:
-        function: The function, async or not; others run in threads of their own.
+        function: The function, async or not; a function that is not async runs in its own thread.
         name: Its name for models; the function's own by default.
-        description: What it does; the docstring by default.
-        safety: What a call does to the world: none, read, write or external.
-        idempotent: Whether a call may be repeated when it fails.
-        timeout_s: Longest time of one run, at most a day; None is the service's default.
+        description: Its description; the docstring by default.
+        safety: The effect of a call on the world: none, read, write or external.
+        idempotent: Whether a failed call may be repeated.
+        timeout_s: Longest time of a run, at most a day; None is the service's default.
         max_concurrent: How many calls may run at the same time; more wait.
 
     Raises InvalidRequest for a function that cannot be a tool.

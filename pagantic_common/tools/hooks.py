@@ -1,4 +1,4 @@
-"""Hooks: what a deployment does before and after each call of a tool."""
+"""Hooks: a deployment's code before and after each call of a tool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ToolDenied(Exception):
-    """A hook denies a call; the model is told the words."""
+    """A hook denies a call; the model receives the message."""
 
 
 class ToolHook:
@@ -17,10 +17,10 @@ class ToolHook:
     """
 
     def before(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the arguments to call a tool with, which are checked again, or None for those given.
+        """Return the arguments for the call, which are checked again; None keeps the given arguments.
 
         Raises ToolDenied for a call that must not be made.
         """
 
     def after(self, tool: str, arguments: Mapping[str, Any], result: str) -> Any:
-        """Return the text that the caller gets instead of a result, or of a failure's words; None for the same."""
+        """Return the text that replaces a result, or a failure's message, for the caller; None keeps it."""

@@ -23,7 +23,7 @@ class _WithoutTitles(GenerateJsonSchema):
     """Leaves out the titles that are made of names: a model reads the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic passes it
-        """Tell pydantic to leave it out."""
+        """Have pydantic leave the title out."""
         return False
 
 
@@ -32,11 +32,11 @@ class Parameters:
 
     Args:
         function: Each parameter has an annotation, and a name by which it can be passed. Raises InvalidRequest.
-        text: The docstring, whose descriptions of parameters are used where an annotation has none.
+        text: The docstring; it describes the parameters that have no description in their annotations.
 
     Attributes:
-        schema_json: JSON Schema of type object; other arguments than these are refused.
-        context_name: The parameter that takes the ToolContext; empty for none.
+        schema_json: JSON Schema of type object; other arguments are refused.
+        context_name: The parameter that takes the ToolContext; empty without such a parameter.
     """
 
     def __init__(self, function: Callable[..., Any], text: Docstring) -> None:
@@ -64,13 +64,13 @@ class Parameters:
         self.schema_json = dump_json(schema)
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return JSON values as what the function takes; see `read_json`."""
+        """Convert JSON values to the types of the function's parameters; see `read_json`."""
         return self.read_json(json.dumps(arguments))
 
     def read_json(self, arguments_json: str) -> dict[str, Any]:
-        """Return a JSON object as what the function takes, by parameter, defaults included.
+        """Convert a JSON object to the values of the function's parameters, by name, including defaults.
 
-        Raises pydantic.ValidationError for what does not fit the schema, or a validator of the function's own.
+        Raises pydantic.ValidationError for values that violate the schema, or the function's own validators.
         """
         filled = self._model.model_validate_json(arguments_json)
         return {name: getattr(filled, f"field{index}") for index, name in enumerate(self._names)}
@@ -94,7 +94,7 @@ def _annotated_parameters(function: Callable[..., Any]) -> list[tuple[inspect.Pa
 
 
 def _with_field(annotation: Any, field: Any) -> Any:
-    """Return an annotation with one more field information; what the annotation says itself counts."""
+    """Return an annotation with further field information; the annotation's own information wins."""
     metadata = getattr(annotation, "__metadata__", None)
     if metadata is None:
         return Annotated[annotation, field]

@@ -9,7 +9,7 @@ ItemT = TypeVar("ItemT")
 
 
 class FairQueue(Generic[ItemT]):
-    """Items by owner, first in, first out for each of them. Owners take turns, in the order in which they came.
+    """Items by owner, first in, first out for each owner. Owners take turns, in order of arrival.
 
     Source: round robin, as in J. Nagle, "On packet switches with infinite storage", RFC 970, 1985.
     """
@@ -22,15 +22,15 @@ class FairQueue(Generic[ItemT]):
         return sum(map(len, self._lines.values()))
 
     def add(self, owner: str, item: ItemT) -> ItemT | None:
-        """Add an item, and return the one that found no room.
+        """Add an item, and return the item without room.
 
-        In a full queue that is the newest item of the owner with most items, maybe the added one; otherwise None.
+        In a full queue that is the newest item of the owner with most items, maybe the added item; otherwise None.
         """
         self._lines.setdefault(owner, deque()).append(item)
         if len(self) <= self._capacity:
             return None
         longest = max(len(line) for line in self._lines.values())
-        if len(self._lines[owner]) == longest:  # two have as many: the asking one gives way
+        if len(self._lines[owner]) == longest:  # a tie: the owner of the added item gives way
             return self._pop_newest(owner)
         return self._pop_newest(next(name for name, line in self._lines.items() if len(line) == longest))
 
@@ -45,7 +45,7 @@ class FairQueue(Generic[ItemT]):
         return item
 
     def remove(self, owner: str, item: ItemT) -> None:
-        """Remove an item that nobody waits for any more; one that is not there is no error."""
+        """Remove an item that no caller waits for any more; a missing item is not an error."""
         line = self._lines.get(owner)
         if line is None or item not in line:
             return

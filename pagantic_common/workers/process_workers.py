@@ -1,6 +1,6 @@
-"""Workers that are processes, so that no schema, grammar, rule or text can hurt the service.
+"""Worker processes, so that no schema, grammar, rule or text can harm the service.
 
-A process is killed when its work takes too long, and dies when its work takes too much memory; a new one replaces it.
+A process is killed if its work takes too long, and dies if its work takes too much memory; a new process replaces it.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class ProcessWorkers:
         self._idle.append(worker)
 
     def _give_back(self, worker: WorkerProcess, call: asyncio.Future[Any]) -> None:
-        """Make the worker available again, with a new process if it has none; if that fails, the next call tries."""
+        """Make the worker available again, with a new process if needed; if that fails, the next call tries again."""
         self._running.discard(call)
-        error = call.exception()  # the caller, who may be gone, gets it
+        error = call.exception()  # the caller gets it, unless it has left
         if isinstance(error, Unavailable):
             log.error("a worker is not available", reason=str(error))
         elif not worker.is_alive and not self._stopping.is_set():

@@ -46,7 +46,7 @@ class WorkFailed(RuntimeError):
 
 @cache
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
-    """Return the adapter for the return type of a function; for any JSON value where it declares none."""
+    """Return the adapter for the return type of a function; for any JSON value if it declares no type."""
     try:
         hints = get_type_hints(function)
     except TypeError:  # written in C

@@ -29,7 +29,7 @@ class _Refusal:
 
 
 class WorkCache(Generic[ResultT]):
-    """Does work once for simultaneous calls with equal keys, and keeps its result. Used from one event loop.
+    """Does work once for simultaneous calls with equal keys, and keeps its result. Used from a single event loop.
 
     A refusal (InvalidRequest) is kept for a minute, so that hostile work costs only once.
 
@@ -63,7 +63,7 @@ class WorkCache(Generic[ResultT]):
         try:
             return await asyncio.shield(running.task), False
         finally:
-            # Work goes on while it has a caller. With its last caller it is cancelled and forgotten, so that a later
+            # Work continues while it has a caller. With its last caller it is cancelled and forgotten, so that a later
             # caller starts new work instead of waiting for work that is being cancelled.
             running.callers -= 1
             if not running.callers:

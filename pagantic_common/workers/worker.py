@@ -1,7 +1,7 @@
 """A process that works for ProcessWorkers: `python -m pagantic_common.workers.worker FD MEMORY_MIB TIME_S MODULE`.
 
 It reads functions with their arguments from a socket, pickled, writes their results as JSON, and ends with the socket.
-A timer signal ends the process if its work takes too long and nobody kills it.
+A timer signal ends the process if its work takes too long and its owner does not kill it.
 """
 
 from __future__ import annotations

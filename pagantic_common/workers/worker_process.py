@@ -1,4 +1,4 @@
-"""One worker process and the socket to it."""
+"""A worker process and the socket to it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Job = tuple[Callable[..., Any], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """Number of processes, time and memory of one piece of work, and the most work that may wait.
+    """Number of processes, time and memory of a unit of work, and the most work that may wait.
 
-    A process imports `module`, with everything that the work needs, before its memory is bounded. `advice` says what to
-    do about work that takes too much.
+    A process imports `module`, with everything that the work needs, before its memory is limited. `advice` is the
+    remedy for work that takes too much.
     """
 
     processes: int
@@ -53,7 +53,7 @@ class _WorkerGoneError(Exception):
 
 
 class WorkerProcess:
-    """A process that does one piece of work at a time. Its methods block; only one thread may call them at a time."""
+    """A process that does a single unit of work at a time. Its methods block; call them from one thread at a time."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
@@ -66,7 +66,7 @@ class WorkerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start a process, and end the previous one. Raises Unavailable."""
+        """Start a process, and end the previous process. Raises Unavailable."""
         self.stop()
         try:
             self._spawn()

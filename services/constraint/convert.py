@@ -21,7 +21,7 @@ from services.constraint.core.model import Contract, Rule
 
 
 def source_from_proto(request: pb.CompileRequest) -> Source | None:  # noqa: PLR0911 - an arm for each source
-    """Decode a source; None when none is given."""
+    """Decode a source; None for a missing source."""
     match request.WhichOneof("source"):
         case "schema_json":
             return Source(SourceKind.SCHEMA, request.schema_json)
@@ -74,7 +74,7 @@ def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
 
 
 def text_from_proto(request: pb.ValidateGrammarRequest) -> str | None:
-    """Decode the text to match; None when there is none."""
+    """Decode the text to match; None for a missing text."""
     if not request.HasField("text"):
         return None
     return request.text

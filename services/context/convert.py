@@ -107,7 +107,7 @@ def summary_to_proto(summary: FilesSummary) -> file_pb2.FilesSummary:
 
 
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
-    """Decode a policy; an unset retriever is BM25, one of a newer version is None. Raises InvalidRequest."""
+    """Decode a policy; an unset retriever is BM25, a newer version's retriever is None. Raises InvalidRequest."""
     if policy.role not in _ROLES:
         raise InvalidRequest(f"policy.role {policy.role} is not known")
     min_score: float | None = None
@@ -138,7 +138,7 @@ def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
 
 
 def found_to_proto(found: Found) -> pb.RetrieveResponse:
-    """Encode what a retrieval found."""
+    """Encode the result of a retrieval."""
     chunks = [chunk_to_proto(chunk) for chunk in found.chunks]
     return pb.RetrieveResponse(chunks=chunks, unembedded_chunk_count=found.unembedded_count)
 
@@ -155,7 +155,7 @@ def report_to_proto(report: Report) -> pb.VerifyResponse:
 
 
 def built_context_to_proto(context: BuiltContext, *, is_fenced: bool) -> pb.BuildContextResponse:
-    """Encode a context, which is the user's message where it is fenced; without text there is no message."""
+    """Encode a context; a fenced context is a user message. Without text there is no message."""
     response = pb.BuildContextResponse(
         chunks=[chunk_to_proto(chunk) for chunk in context.chunks],
         token_count=context.token_count,

@@ -48,7 +48,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class UnembeddedChunks:
-    """Chunks of one collection that wait for their embeddings: their ids, and their contents in the same order."""
+    """Chunks of a collection that wait for their embeddings: their ids, and their contents in the same order."""
 
     tenant: str
     collection_id: int
@@ -60,7 +60,7 @@ class UnembeddedChunks:
 
 @dataclass(frozen=True, slots=True)
 class DerivedChunk:
-    """A chunk with what was derived from its content: a hash, its terms, and its embedding, None without one."""
+    """A chunk and the data derived from its content: a hash, its terms, and its embedding, None if missing."""
 
     stored: StoredChunk
     content_digest: int
@@ -71,9 +71,9 @@ class DerivedChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document with its chunks, all as they were at one moment, and the options of its collection then.
+    """A consistent snapshot of a document, its chunks, and the options of its collection.
 
-    `version` is the first one of the collection that has the document; an empty digest is not known.
+    `version` is the first version of the collection that has the document; an empty digest is unknown.
     """
 
     document: Document
@@ -108,10 +108,10 @@ class CollectionStore(Protocol):
         documents: Sequence[SplitDocument],
         unchanged: Mapping[str, str],
     ) -> IngestResult:
-        """Store documents with their chunks, all or none; creates a missing collection.
+        """Store all documents with their chunks, or nothing; creates a missing collection.
 
-        `unchanged` has the hashes of documents that must be stored already. Raises Conflict when the collection has
-        other options, or one of those documents is gone or another.
+        `unchanged` has the hashes of documents that must be stored already. Raises Conflict if the collection has other
+        options, or if any of those documents is missing or has changed.
         """
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
@@ -119,13 +119,13 @@ class CollectionStore(Protocol):
 
 
 class ChunkStore(Protocol):
-    """Reads chunks, and what indexes are made of."""
+    """Reads chunks, and the data for indexes."""
 
     async def read_whole(self, key: CollectionKey) -> Changes:
         """Return the whole collection; raises NotFound."""
 
     async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
-        """Return what changed after a version, or everything if that is not known; None when nothing did.
+        """Return the changes after a version, or everything if they are unknown; None without changes.
 
         Raises NotFound.
         """
@@ -155,9 +155,9 @@ class EmbeddingStore(Protocol):
     async def claim_unembedded(
         self, limit: int, excluded_models: Sequence[str], *, after: int = 0
     ) -> UnembeddedChunks | None:
-        """Return the oldest chunks of a collection that wait, which no other replica gets for a time.
+        """Return the oldest waiting chunks of a collection, which no other replica gets for a time.
 
-        The collection is the first one by id after an id, or the first of all. None when none waits, or only chunks of
+        The collection is the next by id after `after`, or else the first. None if no chunks wait, or only chunks of
         excluded models.
         """
 
@@ -168,9 +168,9 @@ class EmbeddingStore(Protocol):
         """Let no replica have claimed chunks for a time."""
 
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
-        """Store embeddings of chunks that are still there and still want this model and prefix.
+        """Store embeddings of chunks that still exist and still want this model and prefix.
 
-        Raises PreconditionFailed for vectors of another length than those of the collection.
+        Raises PreconditionFailed for vectors that differ in length from the collection's vectors.
         """
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
@@ -225,10 +225,10 @@ class FolderListing:
 
 
 class ServedFolders(Protocol):
-    """Folders of this machine whose files callers may have read."""
+    """Folders of this machine that callers may have the service read."""
 
     async def list_files(self, selection: FolderSelection) -> FolderListing:
         """List the files of a selection. Raises PermissionDenied, NotFound, InvalidRequest and PreconditionFailed."""
 
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
-        """Copy the content of a file; raises InvalidRequest for one that cannot be read."""
+        """Copy the content of a file; raises InvalidRequest for an unreadable file."""

@@ -87,12 +87,12 @@ class ContextSettings(InnerSettings, CallerSettings):
 
     @property
     def ingest_bounds(self) -> IngestBounds:
-        """The limits of one Ingest."""
+        """The limits of an Ingest."""
         return IngestBounds(self.max_documents_per_ingest, self.max_document_chars)
 
     @property
     def reading_bounds(self) -> ReadingBounds:
-        """The limits of one file."""
+        """The limits of a file."""
         return ReadingBounds(self.max_file_bytes, self.max_document_chars)
 
     def worker_limits(self, module: str) -> WorkerLimits:

@@ -14,7 +14,7 @@ _FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, Fusion, "SCORE_FUSION_", unknown=N
 
 
 def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
-    """Decode a policy; a fusion of a newer version is None. Raises InvalidRequest for both scorer and scorers."""
+    """Decode a policy; a newer version's fusion is None. Raises InvalidRequest for both scorer and scorers."""
     if request.scorer and request.scorers:
         raise InvalidRequest(f"scorer is {request.scorer[:80]!r} and scorers is set, too: set only one of them")
     scorers = tuple(map(_weighted_from_proto, request.scorers))

@@ -28,9 +28,9 @@ class Scorer(Protocol):
         """The scorer for callers."""
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> Sequence[float | None]:
-        """Return a score for each chunk, None for one that cannot be scored; raises when none can.
+        """Return a score for each chunk, None for a chunk that cannot be scored; raises if no chunk can be scored.
 
-        An empty model is the service's setting. A scorer that asks no model ignores it.
+        An empty model means the service's setting. A scorer without a model ignores it.
         """
 
 
@@ -50,7 +50,7 @@ class PairScorer(Protocol):
 
 
 class LanguageModel(Protocol):
-    """Weighs how a conversation may go on."""
+    """Weighs possible continuations of a conversation."""
 
     async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
         """Return each continuation's probability after the prompt; raises the inference service's errors."""

@@ -44,7 +44,7 @@ _STATES = {
 
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
-    """Decode the timeout in seconds; unset and zero are None. Raises InvalidRequest for a timeout out of range."""
+    """Decode the timeout in seconds; unset and zero give None. Raises InvalidRequest for a timeout out of range."""
     timeout = request.timeout
     if not (0 <= timeout.seconds <= MAX_TIMEOUT_S and 0 <= timeout.nanos < NANOS_PER_S):
         raise InvalidRequest(
@@ -82,7 +82,7 @@ def outcome_to_proto(outcome: Outcome) -> pb.ExecuteToolResponse:
 
 
 def server_spec_from_proto(request: pb.RegisterMcpServerRequest) -> ServerSpec:
-    """Decode a server; raises InvalidRequest for one without a program or URL that can be read."""
+    """Decode a server; raises InvalidRequest for a server without a readable program or URL."""
     transport: ProgramTransport | HttpTransport
     match request.WhichOneof("transport"):
         case "command":
@@ -166,7 +166,7 @@ def prompt_to_proto(prompt: FilledPrompt) -> pb.GetMcpPromptResponse:
 
 
 def answer_from_proto(request: pb.AnswerToolCallRequest) -> ToolProgress | str | ToolFailed:
-    """Decode a program's answer; raises InvalidRequest for none."""
+    """Decode a program's answer; raises InvalidRequest for a missing answer."""
     match request.WhichOneof("answer"):
         case "progress":
             return tool_progress_from_proto(request.progress)

@@ -13,7 +13,7 @@ Report = Callable[[ToolProgress], None]
 
 
 class ToolUnavailable(Exception):
-    """The tool cannot be reached now, or was lost during the call; the message says why and what to do."""
+    """The tool cannot be reached now, or was lost during the call; the message gives the reason and a remedy."""
 
 
 class ServerLost(Exception):
@@ -55,16 +55,16 @@ class McpSession(Protocol):
         """Return the result as text; raises ToolFailed. Cancelling it cancels the call at the server."""
 
     async def list_resources(self, page_token: str) -> Page[Resource]:
-        """Return a page of resources; raises InvalidRequest for what the server refuses."""
+        """Return a page of resources; raises InvalidRequest for a request that the server refuses."""
 
     async def read_resource(self, uri: str) -> Sequence[ResourceContents]:
-        """Return the contents of a resource; raises InvalidRequest for what the server refuses."""
+        """Return the contents of a resource; raises InvalidRequest for a request that the server refuses."""
 
     async def list_prompts(self, page_token: str) -> Page[Prompt]:
-        """Return a page of prompts; raises InvalidRequest for what the server refuses."""
+        """Return a page of prompts; raises InvalidRequest for a request that the server refuses."""
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-        """Return a prompt filled in with arguments; raises InvalidRequest for what the server refuses."""
+        """Return a prompt filled in with arguments; raises InvalidRequest for a request that the server refuses."""
 
 
 OpenSession = Callable[[ServerSpec], AbstractAsyncContextManager[McpSession]]

@@ -42,7 +42,7 @@ from services.tools.ports import Tool
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "ExecuteTool": Scope.EXECUTE,
@@ -60,7 +60,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 )
 
 
-# What a caller needs for each method: its tools are offered to the models of every tenant.
+# The scope that each method requires: a provider's tools are offered to the models of every tenant.
 PROVIDER_SCOPES: Mapping[str, Scope] = MappingProxyType(
     {"OfferTools": Scope.ADMIN, "AnswerToolCall": Scope.ADMIN, "AnswerHealthCheck": Scope.ADMIN}
 )

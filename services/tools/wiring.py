@@ -74,7 +74,7 @@ def _session_opener(settings: ToolsSettings) -> SessionOpener:
 
 @asynccontextmanager
 async def open_apis(settings: ToolsSettings, registry: ToolRegistry) -> AsyncIterator[None]:
-    """Make tools of the documents of the settings until the context ends. Raises InvalidRequest for a wrong one."""
+    """Register tools for the settings' documents until the context ends. Raises InvalidRequest."""
     specs = []
     if settings.openapi is not None:
         specs = read_apis(settings.openapi, os.environ)

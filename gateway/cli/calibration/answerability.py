@@ -88,7 +88,7 @@ class _Asking:
     model: str
 
     def ask_all(self, labels: Sequence[_Label]) -> list[Example]:
-        """Return the log-odds and labels of the questions for which there are chunks."""
+        """Return the log-odds and labels of the questions with chunks."""
         examples: list[Example] = []
         with showing_progress() as progress:
             for number, label in enumerate(labels, 1):
@@ -99,7 +99,7 @@ class _Asking:
         return examples
 
     def _ask(self, question: str) -> event_pb2.ContextWeighed:
-        """Return what the model weighed. A least probability of 1 has the request end before anything is decoded."""
+        """Return the model's weighing. A least probability of 1 ends the request before anything is decoded."""
         request = ask_request(
             self.collection,
             question,
@@ -121,7 +121,7 @@ class _Asking:
 
 
 def _label_of(value: dict[str, Any]) -> _Label | None:
-    """Return a label; None for an object that is none."""
+    """Return a label; None for an object that is not a label."""
     question = value.get("question")
     if not isinstance(question, str) or not question.strip() or not isinstance(value.get("answerable"), bool):
         return None

@@ -49,7 +49,7 @@ MAX_AT_ONCE = 400
 
 @dataclass(frozen=True, slots=True)
 class _Labelled:
-    """A question on an input, the texts of its answers, and which of them is right."""
+    """A question about an input, the texts of its answers, and the index of the right answer."""
 
     text: str
     question: decision_pb2.Question
@@ -59,7 +59,7 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class JudgedQuestion:
-    """The log-probabilities that a model gave the answers of a question, and which of them is right."""
+    """A model's log-probabilities of the answers of a question, and the index of the right answer."""
 
     answers: tuple[str, ...]
     logprobs: tuple[float, ...]
@@ -111,7 +111,7 @@ def _label_of(value: dict[str, Any]) -> _Labelled | None:
 
 
 def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple[str, list[JudgedQuestion]]:
-    """Return the model that served, and what it gave the answers; questions on the same input are asked together."""
+    """Return the serving model, and its log-probabilities; questions about the same input share a request."""
     served = ""
     judged: list[JudgedQuestion] = []
     with showing_progress() as progress:
@@ -124,7 +124,7 @@ def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple
 
 
 def _ask(client: Client, part: Sequence[_Labelled], model: str) -> tuple[str, list[JudgedQuestion]]:
-    """Return the model that served, and what it gave the answers of questions on one input."""
+    """Return the serving model, and its log-probabilities for questions about the same input."""
     served = ""
     response = execution_pb2.SystemResponse()
     for event in client.stream(decide_request(part[0].text, [label.question for label in part], model=model)):

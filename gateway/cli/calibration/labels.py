@@ -1,4 +1,4 @@
-"""Files of labels, which calibrations are made of, and figures of a calibration."""
+"""Files of labels, which are the basis of calibrations, and figures of a calibration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LabelT = TypeVar("LabelT")
 def read_labels(path: Path, form: str, label_of: Callable[[dict[str, Any]], LabelT | None]) -> list[LabelT]:
     """Return the labels of a file of JSON Lines; raises UsageError that names the line, and the form of a label.
 
-    `label_of` returns the label of a JSON object, or None for an object that is no label.
+    `label_of` returns the label of a JSON object, or None for an object that is not a label.
     """
     lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
     if not 1 <= len(lines) <= MAX_LABELS:

@@ -1,4 +1,4 @@
-"""What a command asks to evaluate: the suite, the executions, and the name that follows from them."""
+"""The request of an evaluation command: the suite, the executions, and the name that follows from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command asks for."""
+    """The request of an evaluation command."""
 
     suite: Path | None
     filters: Sequence[str]
@@ -55,7 +55,7 @@ class Asked:
         return written
 
     def name_for(self, written: dict[str, Any], suite: Suite | None) -> str:
-        """Return the given name, or one that follows from what runs, so that the same command finds its results."""
+        """Return the given name, or a name derived from the request, so that the same command finds its results."""
         of_suite = hash_of([written, list(self.filters), self.limit])
         if suite is not None:
             of_suite = suite.hash
@@ -65,7 +65,7 @@ class Asked:
         return name
 
     async def recorded(self, client: AsyncClient, written: dict[str, Any]) -> Suite:
-        """Return the suite with the cases of the executions that fit; raises UsageError if none does."""
+        """Return the suite with the cases of the matching executions; raises UsageError without a match."""
         metadata, session = self.selection()
         recorded = await read_executions(client, metadata, session, self.limit)
         if recorded.skipped:
@@ -78,7 +78,7 @@ class Asked:
         return suite_of({**written, "cases": recorded.cases})
 
     def selection(self) -> tuple[dict[str, str], str]:
-        """Return the metadata and the session that are asked for; raises UsageError."""
+        """Return the requested metadata and session; raises UsageError."""
         metadata = {}
         session = ""
         for text in self.filters:

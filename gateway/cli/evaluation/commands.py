@@ -45,12 +45,12 @@ Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of an evaluati
 
 
 class DefaultGroup(TyperGroup):
-    """A group whose first command may be left out: `eval SUITE` is `eval run SUITE`."""
+    """A group with a default command: `eval SUITE` is `eval run SUITE`."""
 
     default_command = DEFAULT
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the command before arguments that name none."""
+        """Put the default command before arguments without a command."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)

@@ -1,4 +1,4 @@
-"""Evaluates what a command asks for, and continues what an earlier one began."""
+"""Runs the evaluation of a command, and continues an earlier command's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Work:
     file: ResultsFile
 
     def run(self, written: dict[str, Any], suite: Suite | None) -> Results:
-        """Evaluate until the end; Ctrl-C and errors that stop the evaluation say how it goes on."""
+        """Evaluate until the end; Ctrl-C, and errors that stop the evaluation, report how to continue."""
         try:
             return asyncio.run(self._evaluate(written, suite))
         except KeyboardInterrupt:
@@ -63,7 +63,7 @@ class _Work:
         async with AsyncClient(self.asked.address, timeout_s=self.asked.settings.timeout_s) as client:
             if suite is None:
                 suite = await self.asked.recorded(client, written)
-            for case in suite.cases:  # All cases are checked before the first one is sent.
+            for case in suite.cases:  # All cases are checked before the first is sent.
                 request_of(suite, case, self.asked.settings, "check")
             if results is None:
                 results = self.file.begin(await self._header(client, suite))

@@ -1,1 +1,1 @@
-"""Commands for models: those of the catalog, those that were pulled, and those that a system serves."""
+"""Commands for models: in the catalog, pulled, and served by a system."""

@@ -42,9 +42,9 @@ def rm(
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Delete what interrupted pulls left.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was deleted as JSON.")] = False,
 ) -> None:
-    """Delete a pulled model, or what interrupted pulls left.
+    """Delete a pulled model, or the partial files of interrupted pulls.
 
-    A model that a service of this machine serves stays, and so does what a running pull writes.
+    A model that a service of this machine serves stays, and so does the partial file of a running pull.
     """
     with reporting_errors():
         folder = ModelFolder(models_folder())
@@ -70,7 +70,7 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     address: InferenceAddress = options.INFERENCE,
 ) -> None:
-    """List the models that a request may name with --model, and those that were pulled."""
+    """List the models that a request may name with --model, and the pulled models."""
     if context.invoked_subcommand is not None:
         return
     if from_catalog:
@@ -134,7 +134,7 @@ def _show_catalog(*, as_json: bool) -> None:
 
 
 def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListModelsResponse | None:
-    """Return what a system serves; None when none runs and there is something else to show."""
+    """Return the models that a system serves; None without a running system, if there is something else to show."""
     try:
         return system.list_models(address, timeout_s)
     except Unreachable:

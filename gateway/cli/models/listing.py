@@ -19,7 +19,7 @@ _MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A model: pulled, served, or both under one name. A service that reports no state has None there."""
+    """A model: pulled, served, or both under the same name. A service that reports no state has None there."""
 
     name: str
     pulled: PulledModel | None = None
@@ -29,7 +29,7 @@ class Row:
 
     @property
     def context_tokens(self) -> int:
-        """The context window that it is served with, else the one that it was trained with; 0 when unknown."""
+        """The context window as served, or else as trained; 0 if unknown."""
         if self.served is not None:
             return self.served.context_window
         if self.pulled is not None:
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def capabilities(self) -> Sequence[str]:
-        """What it can do."""
+        """Its capabilities."""
         if self.served is not None:
             return self.served.capabilities
         if self.pulled is not None:
@@ -94,7 +94,7 @@ class Row:
 
 
 def rows_of(pulled: Sequence[PulledModel], listed: pb.ListModelsResponse | None) -> list[Row]:
-    """Return the models that are served, in the service's order, and then those that were only pulled."""
+    """Return the served models, in the service's order, and then the models that are only pulled."""
     by_name = {model.name: model for model in pulled}
     rows: list[Row] = []
     if listed is not None:
@@ -123,7 +123,7 @@ def models_table(rows: Sequence[Row]) -> Table:
 
 
 def catalog_table(models: Sequence[CatalogModel]) -> Table:
-    """Return a table of what `pagantic pull` knows by a short name."""
+    """Return a table of the models that `pagantic pull` knows by a short name."""
     table = list_table(("name", "size", "context", "license", "model"), right={"size", "context"})
     for model in models:
         texts = (model.name, _size(model.size_bytes), str(model.context_tokens), model.license, model.title)

@@ -13,7 +13,7 @@ from pagantic_common.client.tables import cell
 
 @contextmanager
 def showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Lend what shows the bytes that are here, those of the whole, and words; only a terminal gets a line."""
+    """Lend a function that shows the received bytes, the total bytes, and a text; only a terminal gets a line."""
     console = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description}"),

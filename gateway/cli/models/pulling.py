@@ -1,4 +1,4 @@
-"""The command that gets a model; what pulls is loaded when it runs."""
+"""The command that gets a model; it loads the pulling code when it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pull(
 ) -> None:
     """Get a model, to serve it by its name.
 
-    What has arrived is kept when it is interrupted; the same command continues.
+    After an interruption, the received data is kept; the same command continues.
     """
     if importlib.util.find_spec("huggingface_hub") is None or importlib.util.find_spec("httpx2") is None:
         typer.echo("this installation pulls no models: `pip install 'pagantic[models]'` brings what it needs", err=True)
@@ -61,7 +61,7 @@ def pull(
 def _pull(
     reference: str, settings: ModelSettings, silence_s: float, name: str, sha256: str, *, is_quiet: bool
 ) -> tuple[PulledModel, bool]:
-    # The base package is the client, without what pulls.
+    # The base package is the client, without the pulling code.
     from gateway.pulling.pull import Pull
     from gateway.pulling.references import source_of
 

@@ -115,13 +115,13 @@ def ask(
 
 
 def check_retriever(name: str) -> None:
-    """Raise UsageError for a retriever that is not known."""
+    """Raise UsageError for an unknown retriever."""
     if name not in _KNOWN:
         raise UsageError(f"--retriever {name!r}: use one of {', '.join(_KNOWN)}")
 
 
 def find_retriever(client: Client, name: str, *, hyde: bool = False) -> str:
-    """Return the retriever for what a collection has; raises NotFound, and UsageError where HyDE lacks embeddings."""
+    """Return the retriever that suits a collection; raises NotFound, and UsageError if HyDE lacks embeddings."""
     collection = client.get_collection(name)
     try:
         retriever = best_retriever(collection, hypothetical_document=hyde)
@@ -134,7 +134,7 @@ def find_retriever(client: Client, name: str, *, hyde: bool = False) -> str:
 
 
 def _show_sources(response: execution_pb2.SystemResponse) -> None:
-    """Print the quotes of an answer, and how likely the sources have none."""
+    """Print the quotes of an answer, and the probability that the sources have no answer."""
     if response.citations:
         say("")
     for line in dict.fromkeys(map(describe_citation, response.citations)):

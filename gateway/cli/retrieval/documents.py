@@ -1,6 +1,6 @@
-"""Commands of collections: list, delete, verify, embed again. Other commands call the context service as these do.
+"""Commands for collections: list, delete, verify, embed again. Other commands call the context service through here.
 
-With an API key they go through the orchestrator, to the collections of the key's tenant; without one they call the
+With an API key they go through the orchestrator, to the collections of the key's tenant; without a key they call the
 context service itself.
 """
 
@@ -134,7 +134,7 @@ def verify(
     as_json: options.AsJson = False,
     address: Address = "",
 ) -> None:
-    """Compare a collection with what its texts make."""
+    """Compare a collection with the data derived from its texts."""
     with reporting_errors():
         request = pb.VerifyRequest(collection=name, embedding_sample=embeddings)
         report = call_context(address, timeout, lambda context: context.call(context.stub.Verify, request))

@@ -8,12 +8,13 @@ from gateway.cli.output import refuse
 from pagantic_common.storage.settings_file import VARIABLE, SettingsFile, SettingsFileError, use_settings_file
 from pagantic_common.storage.settings_names import PREFIX, find_unknown
 
-# `init` writes the file anew, `doctor` says itself what is wrong with it, and a system is stopped whatever is wrong.
+# `init` rewrites the file, `doctor` reports its problems itself, and an invalid file must not keep a system from
+# stopping.
 _WITHOUT = ("init", "doctor", "down", "status")
 
 
 def use_settings() -> str:
-    """Set the variables of the settings file, and return what is wrong with it, a line for each problem."""
+    """Set the variables of the settings file, and return its problems, a line for each problem."""
     try:
         read_settings()
     except SettingsFileError as error:
@@ -22,7 +23,7 @@ def use_settings() -> str:
 
 
 def check_settings(problems: str, command: str | None) -> None:
-    """End the program, which runs this command, when something is wrong with the settings file."""
+    """End the program if the settings file has problems, except for some commands."""
     if problems and command not in _WITHOUT:
         refuse(problems.splitlines())
 

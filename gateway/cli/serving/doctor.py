@@ -44,7 +44,7 @@ ENGINE_STEP = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check; `next_step` is empty when it passed."""
+    """The result of a check; `next_step` is empty if it passed."""
 
     what: str
     found: str
@@ -152,7 +152,7 @@ def check_loaded(models: Sequence[str]) -> Check:
 
 
 def check_model() -> Check:
-    """Check that there is a model: the configured one, or the bundled one."""
+    """Check that a model exists: the configured or the bundled model."""
     if path := os.environ.get(MODEL_VARIABLE):
         if path == NO_MODEL:
             return Check("model", f"none of its own: {MODEL_VARIABLE} is none")
@@ -169,7 +169,7 @@ def check_model() -> Check:
 
 
 def has_bundled_model() -> bool:
-    """Tell whether the package of the default model is installed."""
+    """Return whether the package of the default model is installed."""
     return bool(_bundled_model())
 
 
@@ -216,7 +216,7 @@ def _check_http(area: dict[str, Any]) -> Check:
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
-    """Return the engine's description; None when the service does not answer, which its own check reports."""
+    """Return the engine's description; None if the service does not answer, which its own check reports."""
     with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:

@@ -37,7 +37,7 @@ def down() -> None:
 def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the state of each service.
 
-    The exit code is 1 when one does not serve.
+    The exit code is 1 if any service does not serve.
     """
     if as_json:
         raise typer.Exit(_run("status", "--json"))

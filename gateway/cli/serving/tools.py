@@ -42,5 +42,5 @@ def tools(
 
 
 def _needs_name(tool: orchestrator_service_pb2.CallableTool) -> bool:
-    """Tell whether a request that names no tools goes without this one; an action to ask comes from a rule."""
+    """Return whether only requests that name this tool get it; an action to ask comes from a rule."""
     return tool.action == approval_pb2.TOOL_ACTION_ALLOW and tool.definition.safety in _NAMED_ONLY

@@ -1,1 +1,1 @@
-"""Commands for what the orchestrator stores."""
+"""Commands for the data that the orchestrator stores."""

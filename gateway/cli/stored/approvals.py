@@ -81,7 +81,7 @@ def reject(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Deny a call; the model is told, and goes on without it."""
+    """Deny a call; the model is informed, and continues without it."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
         approval = client.reject(request, call, reason=reason)
     _show(approval, as_json=as_json)

@@ -117,7 +117,7 @@ def _show_verified(chains: _Chains, problems: Sequence[Problem]) -> None:
 
 
 class _Chains:
-    """What is remembered of the chains while their records pass."""
+    """The state of the chains while their records pass."""
 
     def __init__(self, heads: dict[tuple[str, int], str]) -> None:
         self._heads = heads

@@ -1,4 +1,4 @@
-"""Commands for executions: their timelines and responses, and what they used."""
+"""Commands for executions: their timelines, responses, and usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pagantic replay`: runs a recorded execution again, and shows what differs."""
+"""`pagantic replay`: runs a recorded execution again, and shows the differences."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def replay(
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Run a recorded execution again, and show what differs.
+    """Run a recorded execution again, and show the differences.
 
     Its request must have been kept (keep_request). The steps before --fork take their recorded results, and recorded
-    calls of tools are not made again.
+    tool calls are not made again.
     """
     if steps:
         _list_steps(request_id, timeout, address, as_json=as_json)

@@ -14,7 +14,7 @@ ALL = ""  # the tag of a row about all cases
 
 @dataclass(frozen=True, slots=True)
 class ScoredCase:
-    """The scores of a case. `key` is the hash of what was asked and expected; a None score is missing."""
+    """The scores of a case. `key` is the hash of its input and expectations; a None score is missing."""
 
     key: str
     tags: Sequence[str]
@@ -23,9 +23,10 @@ class ScoredCase:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The paired difference of one score, after minus before, over all cases or those of a tag.
+    """The paired difference of a score, after minus before, over all cases or the cases with a tag.
 
-    `p` is the probability of such a difference if there were none; `p_adjusted` that for as many scores or measures.
+    `p` is the probability of such a difference under no real difference; `p_adjusted` accounts for the number of scores
+    or measures.
     """
 
     scorer: str
@@ -66,12 +67,12 @@ class Comparison:
 def compare(
     before: Mapping[str, ScoredCase], after: Mapping[str, ScoredCase], units: Mapping[str, str], *, seed: int = SEED
 ) -> Comparison:
-    """Compare two evaluations by the names of their cases; cases that ask or expect something else are no pairs.
+    """Compare two evaluations by the names of their cases; cases with another input or expectation are not paired.
 
     Args:
         before: The cases of the baseline by name.
-        after: The cases of the other one.
-        units: The unit of each score, empty for those from 0 to 1.
+        after: The cases of the other evaluation.
+        units: The unit of each score, empty for scores from 0 to 1.
         seed: Start of the random streams.
     """
     shared = before.keys() & after.keys()
@@ -118,7 +119,7 @@ def _row(both: Sequence[tuple[float, float]], scorer: str, unit: str, tag: str, 
 
 
 def _adjusted(rows: Sequence[Difference]) -> list[Difference]:
-    """Return rows whose p is adjusted for the number of scores, or of measures: these do not make scores less sure."""
+    """Return rows with p adjusted for the number of scores or of measures, counted separately."""
     by_kind = {
         is_measure: iter(adjust_for_several([row.p for row in rows if bool(row.unit) is is_measure]))
         for is_measure in (False, True)

@@ -1,8 +1,8 @@
-"""The gate: what an evaluation must reach, and how far it may fall behind a baseline.
+"""The gate: the scores that an evaluation must reach, and its allowed decline from a baseline.
 
-It fails if the mean of a score is below its least one; if a score fell behind the baseline and the difference is
+It fails if the mean of a score is below its minimum; if a score fell below the baseline and the difference is
 significant, which is an adjusted p below 5 %; and if a score fell, or a measure rose, by more than its limit, whether
-that is significant or not. Measures such as the latency fail it only beyond a limit of their own.
+that is significant or not. Measures such as the latency fail it only beyond their own limit.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Limits:
 def failures_of(
     means: Mapping[str, float | None], units: Mapping[str, str], limits: Limits, comparison: Comparison | None
 ) -> list[str]:
-    """Return why the gate fails, in words; an empty list if it is passed.
+    """Return the reasons why the gate fails, as messages; empty if it passes.
 
     Args:
-        means: The mean of each score; None where no case has it.
+        means: The mean of each score; None if no case has it.
         units: The unit of each score.
         limits: The limits.
-        comparison: With the baseline; None without one.
+        comparison: With the baseline; None without a baseline.
     """
     failures = []
     for scorer, unit in units.items():

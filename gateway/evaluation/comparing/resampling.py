@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MIN_PAIRS = 2  # a single pair has no spread
-_NUMBERS_AT_ONCE = 2_000_000  # bounds the memory of one draw
+_NUMBERS_AT_ONCE = 2_000_000  # limits the memory of a draw
 _TOLERANCE = 1e-12  # sums of the same numbers in another order differ by less, relative to their size
 
 Values = NDArray[np.float64]
@@ -28,7 +28,8 @@ class Interval:
 def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
     """Return the bootstrap's percentile interval of the mean; None for fewer than 2 values.
 
-    Of paired differences this is the paired bootstrap. Source: Efron, Tibshirani: An Introduction to the Bootstrap, 13.
+    For paired differences this is the paired bootstrap. Source: Efron, Tibshirani: An Introduction to the Bootstrap,
+    13.
     """
     if len(values) < MIN_PAIRS:
         return None
@@ -45,10 +46,10 @@ def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
 
 
 def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
-    """Return the two-sided probability of a mean as far from 0 as this one, if there were no difference.
+    """Return the two-sided probability of a mean as far from 0 as this mean, if there were no difference.
 
     Without a difference each sign is as likely as the other, so signs are drawn (a paired randomization test); the
-    observed signs count as one draw, so the p is valid for any number of pairs, and never 0. It is 1 without a pair.
+    observed signs count as a draw, so the p is valid for any number of pairs, and never 0. It is 1 without a pair.
     """
     sample = np.asarray([value for value in differences if value], dtype=np.float64)
     if not len(sample):

@@ -16,7 +16,7 @@ _QUANTILES = (("p50", 0.5), ("p95", 0.95))
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of a score over all cases or those of a tag or variant; None where no case has one."""
+    """The mean of a score over all cases or the cases of a tag or variant; None if no case has the score."""
 
     scorer: str
     unit: str
@@ -83,7 +83,7 @@ def shared_units(before: Results, after: Results) -> dict[str, str]:
 def as_json(
     results: Results, figures: Figures, comparison: Comparison | None, gate: Sequence[str] | None, baseline: str = ""
 ) -> dict[str, Any]:
-    """Return a report as JSON; a comparison or a gate that is None is left out."""
+    """Return a report as JSON, without a comparison or a gate that is None."""
     header = results.header.model_dump(mode="json", exclude={"suite", "kind", "format"})
     report: dict[str, Any] = {
         "evaluation": header,

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that loads nothing: every text is escaped, and there are no scripts."""
+"""A report as a single HTML page that loads nothing: every text is escaped, and there are no scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TEXT_CHARS = 4_000
 def page_of(
     results: Results, figures: Figures, comparison: Comparison | None, gate: Sequence[str] | None, baseline: str = ""
 ) -> str:
-    """Return the page: figures, the comparison and the gate where there are, and the cases, failed ones first."""
+    """Return the page: figures, the comparison and the gate if they exist, and the cases, failed cases first."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"number": number, "interval": interval_text}
     cases = {case["name"]: case for case in results.header.suite["cases"]}
@@ -54,6 +54,6 @@ def _worst(results: Results, result: Result) -> float:
 
 
 def _asked(case: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a case asks and expects, as texts by their names; parts that it does not have are left out."""
+    """Return the input and expectations of a case, as texts by their names; missing parts are left out."""
     names = ("input", "expected", "rubric", "tools", "relevant")
     return {name: str(case[name])[:MAX_TEXT_CHARS] for name in names if case.get(name) not in (None, "")}

@@ -57,7 +57,7 @@ def difference_cells(row: Difference) -> list[str]:
 
 
 def outcome_lines(figures: Figures) -> list[str]:
-    """Return lines about how many cases ended and failed, and what they used."""
+    """Return lines about the numbers of ended and failed cases, and their usage."""
     failed = ", ".join(f"{count} {code}" for code, count in sorted(figures.failed.items()))
     lines = [f"{figures.name}: {figures.done} of {count_of(figures.cases, 'case')}; failed: {failed or 'none'}"]
     usage = [f"{figures.prompt_tokens} prompt and {figures.output_tokens} output tokens"]
@@ -96,7 +96,7 @@ def lowest_lines(results: Results) -> list[str]:
 
 
 def lowest_of(results: Results, result: Result) -> tuple[float, str] | None:
-    """Return the lowest score of a case without a unit, and its name; None if all are 1, or there are none."""
+    """Return the lowest score of a case without a unit, and its name; None if all are 1, or without scores."""
     units = results.header.units
     scores = [
         (score.value, name)

@@ -1,9 +1,9 @@
-"""Sends the cases of a suite, some at once, and scores their answers.
+"""Sends the cases of a suite, several at once, and scores their answers.
 
-1. The id of a case's request follows from the evaluation and the case, so that sending it again joins it, or returns
-   its stored response: what a kill interrupts is not executed again.
+1. The id of a case's request is derived from the evaluation and the case, so that sending it again joins it, or
+   returns its stored response: work that a kill interrupts is not executed again.
 2. A result is stored before its case counts as done; a case with a result is not sent.
-3. A failed case is a result. Only a system that is gone, does not know the caller, or lets it spend no more stops the
+3. A failed case is a result. Only a system that is down, rejects the caller, or has no budget left for it stops the
    evaluation.
 """
 
@@ -44,13 +44,13 @@ class Evaluating:
     """Evaluates the cases of a suite that have no result yet.
 
     Args:
-        client: The ordinary door of the system.
+        client: A client of the system.
         suite: The cases.
-        settings: What the command sets for all cases.
-        file: Where the results go; its header is written.
-        retries_failed: Whether failed cases are sent again. The system runs again what may succeed, and returns other
+        settings: The command's settings for all cases.
+        file: The file for the results, with its header already written.
+        retries_failed: Whether failed cases are sent again. The system runs retryable failures again, and returns other
             stored failures.
-        patience_s: How long a system may be gone.
+        patience_s: How long a system may be down.
     """
 
     client: AsyncClient
@@ -61,7 +61,7 @@ class Evaluating:
     patience_s: float = PATIENCE_S
 
     def pending(self) -> list[Case]:
-        """Return the cases without a result; with `retries_failed` also those that failed, or lack a score."""
+        """Return the cases without a result; with `retries_failed` also cases that failed, or lack a score."""
         done = self.file.results.by_case if self.file.results else {}
         if self.retries_failed:
             done = {name: result for name, result in done.items() if not result.is_incomplete}
@@ -122,7 +122,7 @@ class Evaluating:
 
 
 def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Score]) -> Result:
-    """Return what is stored of a case."""
+    """Return the result to store for a case."""
     usage = answer.response.token_usage
     seed = None
     if answer.response.HasField("effective_seed"):

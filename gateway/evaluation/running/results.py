@@ -1,6 +1,6 @@
-"""The file of an evaluation: JSON Lines, its first line what ran, each other one the result of a case.
+"""The file of an evaluation: JSON Lines, a header in the first line, the result of a case in each other line.
 
-Each line is on the disk before the work goes on, and a line that a kill has torn is cut off when the file is opened.
+Each line is on the disk before the work continues, and a line that a kill has torn is cut off when the file is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LineT = TypeVar("LineT", bound=_Line)
 
 
 class Header(_Line):
-    """What ran: the suite as JSON with its hash, the settings of the command, versions, and the units of scorers."""
+    """The evaluation: the suite as JSON with its hash, the command's settings, versions, and the units of scorers."""
 
     kind: Literal["evaluation"] = "evaluation"
     format: Literal[1] = 1
@@ -46,7 +46,7 @@ class Header(_Line):
 
 
 class StoredScore(_Line):
-    """A score; `value` is None where there is none, and `note` says why."""
+    """A score; `value` is None for a missing score, and `note` is the reason."""
 
     value: float | None
     note: str = ""
@@ -54,9 +54,9 @@ class StoredScore(_Line):
 
 
 class Result(_Line):
-    """The result of a case. `key` is the hash of what was asked and expected; `error` is a code, or empty.
+    """The result of a case. `key` is the hash of its input and expectations; `error` is a code, or empty.
 
-    `variant` is what an experiment gave the request, as experiment=variant.
+    `variant` is the experiment's variant for the request, as experiment=variant.
     """
 
     kind: Literal["result"] = "result"
@@ -106,7 +106,7 @@ class Results:
 
 
 class ResultsFile:
-    """A results file that one program writes; a context manager. Raises ResultsError."""
+    """A results file with a single writing program; a context manager. Raises ResultsError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -188,7 +188,7 @@ def read_results(path: Path) -> Results:
 
 
 def _parse(data: bytes, path: Path) -> Results | None:
-    """Return the results of whole lines, of which a case's last one counts; None without a line."""
+    """Return the results of whole lines, of which the last for a case counts; None without a line."""
     lines = data.splitlines()
     if not lines:
         return None

@@ -1,1 +1,1 @@
-"""Scores of answers: what a case expects is held against what came. Judge and embeddings are reached by a port."""
+"""Scores of answers: compares answers with a case's expectations. A port gives access to judge and embeddings."""

@@ -15,7 +15,7 @@ MISSING = object()  # the answer has no JSON value; null is a value
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool call that the model asked for."""
+    """A tool call of the model."""
 
     name: str
     arguments: Any
@@ -35,7 +35,7 @@ class Answer:
     error_message: str = ""
 
     def part(self, pointer: str) -> Any:
-        """Return the part of the value that a JSON pointer names; MISSING where there is none. Source: RFC 6901."""
+        """Return the part of the value that a JSON pointer names; MISSING without such a part. Source: RFC 6901."""
         part = self.value
         for name in pointer.split("/")[1:]:
             part = _member(part, name.replace("~1", "/").replace("~0", "~"))

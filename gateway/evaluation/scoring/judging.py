@@ -27,10 +27,10 @@ _REFERENCE = "\nA right answer is: {expected}"
 
 
 class Judge(Scorer):
-    """The probability with which a model judges that the answer meets the rubric, the scorer's or the case's.
+    """A model's probability that the answer meets the rubric, the scorer's or the case's.
 
     With `levels`, from the worst to the best, it is the expected level, from 0 to 1. `reference` shows the judge the
-    expected answer, too. A decision with less than `min_confidence` is no score.
+    expected answer, too. A decision with less than `min_confidence` gives no score.
     """
 
     type: Literal["judge"] = "judge"
@@ -42,7 +42,7 @@ class Judge(Scorer):
     min_confidence: float = Field(default=0.0, ge=0, le=1)
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `rubric`, if neither the scorer nor the case has one, or `expected`, if the judge needs it."""
+        """Return `rubric`, if neither the scorer nor the case has a rubric, or `expected`, if the judge needs it."""
         if not (self.rubric or expectation.rubric).strip():
             return "rubric"
         if self.reference and expectation.expected is MISSING:

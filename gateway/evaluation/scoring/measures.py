@@ -13,7 +13,7 @@ MAX_PRICE_USD = 1e9
 
 
 class Latency(Scorer):
-    """The time of the execution from its admission to its end; that of a stored answer is the time that it took."""
+    """The time from the execution's admission to its end; for a stored answer, of the original execution."""
 
     unit: ClassVar[str] = "s"
     type: Literal["latency"] = "latency"
@@ -36,7 +36,7 @@ class Tokens(Scorer):
 
 
 class Cost(Scorer):
-    """The cost at prices in USD per million tokens; `cached_prompt` is by default that of `prompt`."""
+    """The cost at prices in USD per million tokens; `cached_prompt` is by default the price of `prompt`."""
 
     unit: ClassVar[str] = "USD"
     type: Literal["cost"] = "cost"

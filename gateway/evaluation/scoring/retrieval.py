@@ -16,7 +16,7 @@ NOTED_DOCUMENTS = 5
 
 
 class RankScorer(Scorer):
-    """Scores the order of the documents whose chunks were retrieved, each at its best chunk."""
+    """Scores the order of the documents of retrieved chunks, each document at its best chunk."""
 
     k: int = Field(default=10, ge=1, le=1000)
 
@@ -38,7 +38,7 @@ class RankScorer(Scorer):
 
 
 class Ndcg(RankScorer):
-    """The discounted gain of the first k documents, as a share of the best possible one."""
+    """The discounted gain of the first k documents, as a share of the best possible gain."""
 
     type: Literal["ndcg"] = "ndcg"
 
@@ -60,7 +60,7 @@ class Recall(RankScorer):
 
 
 class Quotes(Scorer):
-    """The share of an answer's citations whose quotes stand in a retrieved chunk of the document that they name.
+    """The share of an answer's citations with quotes from a retrieved chunk of the document that they name.
 
     An answer without citations has the score 0.
     """

@@ -1,4 +1,4 @@
-"""What every scorer has: a name, a unit, and a score for an answer."""
+"""The interface of scorers: a name, a unit, and a score for an answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Form(BaseModel):
 
 
 class ExpectedCall(Form):
-    """A tool call that is expected. `arguments` are those that must be so; null accepts any."""
+    """An expected tool call. `arguments` are the arguments that it must have; null accepts any."""
 
     name: str
     arguments: dict[str, Any] | None = None
@@ -33,7 +33,7 @@ class ExpectedCall(Form):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score; `value` is None where there is none, and `note` says why. `confidence` is the judge's."""
+    """A score; `value` is None for a missing score, and `note` is the reason. `confidence` is the judge's."""
 
     value: float | None
     note: str = ""
@@ -42,9 +42,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a case expects; parts that it does not have are empty, and `expected` is MISSING.
+    """The expectations of a case; missing parts are empty, and a missing `expected` is MISSING.
 
-    `relevant` are the grades of documents, above 0 for relevant ones.
+    `relevant` are the grades of documents, above 0 for relevant documents.
     """
 
     input: str
@@ -55,13 +55,13 @@ class Expectation:
 
     @property
     def expected_text(self) -> str:
-        """What is expected, as text."""
+        """The expected answer, as text."""
         return text_of(self.expected)
 
 
 @dataclass(slots=True)
 class Subject:
-    """An answer to score, and what was asked and expected. It retrieves once for all scorers."""
+    """An answer to score, and its request and expectations. It retrieves once for all scorers."""
 
     expectation: Expectation
     request: execution_pb2.SystemRequest
@@ -70,7 +70,7 @@ class Subject:
     _chunks: Sequence[chunk_pb2.Chunk] | None = None
 
     async def chunks(self) -> Sequence[chunk_pb2.Chunk]:
-        """Return the retrieved chunks, best first: those of the plan's last step that gave some, or of the policy."""
+        """Return the retrieved chunks, best first: from the plan's last step with chunks, or from the policy."""
         if self._chunks is None:
             self._chunks = self._chunks_of_plan() or await self._retrieve()
         return self._chunks
@@ -88,9 +88,9 @@ class Subject:
 
 
 class Scorer(Form):
-    """Scores answers. Scores without a unit are from 0 to 1, and higher is better; measures have a unit, and lower is.
+    """Scores answers. Scores without a unit are from 0 to 1, higher is better; measures have units, lower is better.
 
-    `name` is what the results call it, by default its type.
+    `name` is its name in the results, by default its type.
     """
 
     unit: ClassVar[str] = ""
@@ -103,11 +103,11 @@ class Scorer(Form):
         return self.name or self.type
 
     def lacks(self, _expectation: Expectation) -> str:
-        """Return what a case lacks for this scorer; empty if it can be scored."""
+        """Return the part that a case lacks for this scorer; empty if it can be scored."""
         return ""
 
     def check(self, _expectation: Expectation) -> None:
-        """Raise ValueError for an expectation that can never be met, as it is none."""
+        """Raise ValueError for an invalid expectation, which no answer can meet."""
 
     @abstractmethod
     async def score(self, subject: Subject) -> Score:
@@ -130,14 +130,14 @@ class ExpectingScorer(TextScorer):
     """Needs an expected value."""
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `expected` where the case has none."""
+        """Return `expected` if the case lacks it."""
         if expectation.expected is MISSING:
             return "expected"
         return ""
 
 
 async def score_of(scorer: Scorer, subject: Subject) -> Score:
-    """Return the score of an answer: 0 of a failed one, except for measures. Raises the PaganticError of a service."""
+    """Return the score of an answer: 0 for a failed answer, except for measures. Raises a service's PaganticError."""
     if subject.answer.error and not scorer.unit:
         return Score(0.0, f"the case failed: {subject.answer.error}")
     return await scorer.score(subject)
@@ -153,7 +153,7 @@ def text_of(value: Any) -> str:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Tell whether two JSON values are equal: numbers by value, and true is no number."""
+    """Return whether two JSON values are equal: numbers by value, and true is not a number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -34,7 +34,7 @@ AnyScorer = Annotated[
 
 
 def _from_short(written: Any) -> Any:
-    """Return a scorer's fields from either form; what has neither is left to the validation."""
+    """Return a scorer's fields from either form; any other form is left to the validation."""
     if isinstance(written, str):
         return {"type": written}
     if isinstance(written, dict) and len(written) == 1 and "type" not in written:

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1
 
 
 class Exact(ExpectingScorer):
-    """1 if the answer is what is expected: an equal text, but for space at its ends, or an equal JSON value."""
+    """1 if the answer is the expected answer: an equal text, except for space at its ends, or an equal JSON value."""
 
     type: Literal["exact"] = "exact"
     ignore_case: bool = False
@@ -54,9 +54,9 @@ class Exact(ExpectingScorer):
 
 
 class Label(ExpectingScorer):
-    """1 if the label that the answer names is the expected one: the last of `labels` that it has, or the first.
+    """1 if the label in the answer is the expected label: the last of `labels` that it has, or the first.
 
-    Labels are whole words or phrases, in any case. Where one contains another, the longer one counts.
+    Labels are whole words or phrases, in any case. If a label contains another, the longer label counts.
     """
 
     type: Literal["label"] = "label"
@@ -66,12 +66,12 @@ class Label(ExpectingScorer):
     which: Literal["first", "last"] = "last"
 
     def check(self, expectation: Expectation) -> None:
-        """Raise ValueError for an expected label that is none of `labels`."""
+        """Raise ValueError for an expected label outside `labels`."""
         if str(expectation.expected).casefold() not in {label.casefold() for label in self.labels}:
             raise ValueError(f"{expectation.expected!r} is none of the labels")
 
     async def score(self, subject: Subject) -> Score:
-        """Compare the labels; an answer without one is wrong."""
+        """Compare the labels; an answer without a label is wrong."""
         named = self._labels.findall(text_of(self.found(subject.answer)))
         if not named:
             return Score(0.0, "the answer names no label")
@@ -104,7 +104,7 @@ class Regex(TextScorer):
         return self
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `expected`, a regular expression, if neither the scorer nor the case has one."""
+        """Return `expected`, a regular expression, if neither the scorer nor the case has a regular expression."""
         if self.pattern:
             return ""
         if not isinstance(expectation.expected, str):
@@ -129,7 +129,7 @@ class Regex(TextScorer):
 
 
 class Numeric(ExpectingScorer):
-    """1 if the number in the answer is within a tolerance of the expected one: its last number, or its first.
+    """1 if the number in the answer is within a tolerance of the expected number: its last number, or its first.
 
     The larger of `tolerance` and `relative_tolerance` times the larger number counts.
     """
@@ -140,7 +140,7 @@ class Numeric(ExpectingScorer):
     which: Literal["first", "last"] = "last"
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `expected`, a number, where the case has none."""
+        """Return `expected`, a number, if the case lacks it."""
         if self._number_in(expectation.expected) is None:
             return "expected (a number)"
         return ""
@@ -167,7 +167,7 @@ class Numeric(ExpectingScorer):
 
 
 class SchemaScorer(TextScorer):
-    """1 if the answer is JSON that satisfies a schema: this one, or the request's."""
+    """1 if the answer is JSON that satisfies the scorer's or the request's schema."""
 
     type: Literal["schema"] = "schema"
     json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")

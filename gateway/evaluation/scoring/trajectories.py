@@ -1,4 +1,4 @@
-"""Scores the tool calls of an answer: which tools, in which order, with which arguments."""
+"""Scores the tool calls of an answer: the tools, their order and their arguments."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Literal
 from gateway.evaluation.scoring.answer import ToolUse
 from gateway.evaluation.scoring.scorer import Expectation, ExpectedCall, Score, Scorer, Subject, same_json
 
-Matches = list[list[bool]]  # a row for each expected call, a column for each made one
+Matches = list[list[bool]]  # a row for each expected call, a column for each actual call
 
 
 class Trajectory(Scorer):
     """The share of expected tool calls that were made.
 
-    `in_order` counts the most that were made in their order, `any_order` the most in any; other calls may stand
-    between. `exact` is 1 if the calls are the expected ones in their order and no others. The expected arguments must
-    be among those of a call; with `whole_arguments` a call has no others.
+    `in_order` counts the most that were made in their order, `any_order` the most in any order; other calls may stand
+    between. `exact` is 1 if exactly the expected calls were made in their order. A call must have the expected
+    arguments; with `whole_arguments` it must have no others.
     """
 
     type: Literal["trajectory"] = "trajectory"
@@ -23,7 +23,7 @@ class Trajectory(Scorer):
     whole_arguments: bool = False
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `tools` where the case expects none; an empty list expects that nothing is called."""
+        """Return `tools` if the case does not set it; an empty list expects that no tool is called."""
         if expectation.tools is None:
             return "tools"
         return ""
@@ -52,7 +52,7 @@ def _has(made: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def _exact_share(matches: Matches) -> float:
-    """Return 1 if each expected call matches the made one at its position, and there are no others; else 0."""
+    """Return 1 if each expected call matches the actual call at its position, and there are no others; 0 otherwise."""
     return float(len(matches[0]) == len(matches) and all(row[index] for index, row in enumerate(matches)))
 
 

@@ -47,9 +47,9 @@ Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class Case(Form):
-    """One input, and what is expected of its answer.
+    """An input, and the expectations of its answer.
 
-    `request` has fields of SystemRequest as proto JSON, over those of the suite. `tools` are the expected calls, and
+    `request` has fields of SystemRequest as proto JSON, which override the suite's. `tools` are the expected calls, and
     `relevant` the documents that answer, with their grades.
     """
 
@@ -65,14 +65,14 @@ class Case(Form):
 
     @property
     def input_text(self) -> str:
-        """The input as text: of messages the last one."""
+        """The input as text: the last of several messages."""
         if isinstance(self.input, str):
             return self.input
         return self.input[-1].content if self.input else ""
 
     @property
     def expectation(self) -> Expectation:
-        """What the scorers hold the answer against."""
+        """The expectations for the scorers."""
         expected = MISSING
         if "expected" in self.model_fields_set:
             expected = self.expected
@@ -80,7 +80,7 @@ class Case(Form):
 
     @property
     def key(self) -> str:
-        """A hash of what is asked and expected: results of two evaluations with the same key belong together."""
+        """A hash of input and expectations, which pairs the results of two evaluations."""
         asked = self.model_dump(mode="json", include={"input", "expected", "rubric", "tools", "relevant"})
         return hash_of(asked)[:16]
 
@@ -99,11 +99,11 @@ class Suite(Form):
         return hash_of(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the suite as JSON, from which `suite_of` makes it again."""
+        """Return the suite as JSON, which `suite_of` reads."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def scorers_of(self, case: Case) -> list[Scorer]:
-        """Return the scorers of a case: its own, and those of the suite for which it has what they need."""
+        """Return the scorers of a case: its own, and the suite's scorers for which it lacks nothing."""
         own = {scorer.label: scorer for scorer in case.scorers}
         shared = [scorer for scorer in self.scorers if scorer.label not in own]
         return [*(scorer for scorer in shared if not scorer.lacks(case.expectation)), *own.values()]
@@ -114,6 +114,6 @@ class Suite(Form):
 
 
 def hash_of(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, whose keys are in any order, hex."""
+    """Return the SHA-256 of a JSON value, independent of the order of its keys, hex."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -18,7 +18,7 @@ _REASONS = {
 
 
 def suite_of(written: Any) -> Suite:
-    """Return a suite from JSON values; cases without a name get one. Raises SuiteError."""
+    """Return a suite from JSON values; unnamed cases are named by their number. Raises SuiteError."""
     if not isinstance(written, dict):
         raise SuiteError("a suite is a mapping with `cases` and `scorers`")
     cases = written.get("cases")

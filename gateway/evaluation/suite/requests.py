@@ -1,4 +1,4 @@
-"""The requests of cases: the suite's settings, the case's over them, and those of the command over both."""
+"""The requests of cases: the suite's settings, overridden by the case's, and both by the command's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SET_BY_THE_EVALUATION = ("request_id", "session_id", "trace_id", "background", 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a command sets for all cases. `model`, `seed` and `variant` win over those of cases; `timeout_s` does not.
+    """The command's settings for all cases. `model`, `seed` and `variant` override the cases'; `timeout_s` does not.
 
     `variant` is EXPERIMENT=VARIANT, or `none` for no experiment.
     """

@@ -1,1 +1,1 @@
-"""Anthropic's forms: what its clients send, as requests of the orchestrator, and its answers as they expect them."""
+"""Translates the requests of Anthropic's clients for the orchestrator, and its answers for them."""

@@ -11,13 +11,13 @@ from gateway.http.openai.answers import extension_of, finish_reason_of, text_of
 from pagantic.common.v1 import usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 
-# The orchestrator does not tell which stop ended an answer, so that `stop_sequence` is `end_turn`, too.
+# The orchestrator does not report which stop ended an answer, so that `stop_sequence` is `end_turn`, too.
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """What a message begins with: its id, and the model that the client named; and the fields that changed nothing."""
+    """The start of a message: its id, and the model that the client named; and the fields without effect."""
 
     id: str
     model: str

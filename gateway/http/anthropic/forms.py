@@ -1,4 +1,4 @@
-"""What clients send to `/v1/messages`, as Anthropic's API document describes it.
+"""The body of requests to `/v1/messages`, as Anthropic's API document describes it.
 
 Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
 """
@@ -28,7 +28,7 @@ class SourceForm(Form):
 
 
 class BlockForm(Form):
-    """A block of a message: text, an image, thinking, a call of a tool, or the result of one."""
+    """A block of a message: text, an image, thinking, a tool call, or a tool result."""
 
     type: str
     text: str | None = None
@@ -49,7 +49,7 @@ class TurnForm(Form):
 
 
 class ClientToolForm(Form):
-    """A tool that the caller runs; Anthropic's own tools are not known."""
+    """A tool that the caller runs; Anthropic's own tools are not supported."""
 
     type: str | None = None
     name: str
@@ -58,7 +58,7 @@ class ClientToolForm(Form):
 
 
 class ChoiceForm(Form):
-    """Whether and which tool must be called."""
+    """Whether a tool must be called, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None

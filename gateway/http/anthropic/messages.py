@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: runs what clients of Anthropic's API ask for."""
+"""`POST /v1/messages`: runs the requests of Anthropic's clients."""
 
 from __future__ import annotations
 

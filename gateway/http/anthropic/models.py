@@ -1,4 +1,4 @@
-"""`/v1/models` for clients of Anthropic's API, which a header tells from those of OpenAI's."""
+"""`/v1/models` for clients of Anthropic's API, which a header distinguishes from OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class _OwnRoute(Route):
     """A path for clients of this API alone: a later route answers the others."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Tell whether this route answers a request."""
+        """Return whether this route answers a request."""
         if VERSION_HEADER not in Headers(scope=scope):
             return Match.NONE, {}
         return super().matches(scope)
 
 
 def own_model_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of models, which come before those of OpenAI's API."""
+    """Return the paths of models, which come before the paths of OpenAI's API."""
 
     async def every(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
         listed = await list_models(client, settings)

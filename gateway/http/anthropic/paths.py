@@ -10,5 +10,5 @@ from gateway.http.settings import HttpSettings
 
 
 def anthropic_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of this API, which come before those of OpenAI's."""
+    """Return the paths of this API, which come before the paths of OpenAI's API."""
     return [*message_routes(settings), *own_model_routes(settings)]

@@ -1,4 +1,4 @@
-"""A request of `/v1/messages` as one of `/v1/chat/completions`, whose form the other translation reads."""
+"""Converts a request of `/v1/messages` to the form of `/v1/chat/completions`, for the translation of that form."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _USER_BLOCKS = ("text", "image", "tool_result")
 
 
 def system_request_of(form: MessagesForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+    """Return the request for a form; raises InvalidRequest for unsupported features.
 
     Args:
-        form: What the client sent.
-        alias: Of the model that the form names.
-        call_s: Longest time of the request, if it names no shorter one.
+        form: The client's form.
+        alias: Alias of the model that the form names.
+        call_s: Longest time of the request, unless it sets a shorter time.
     """
     if form.messages[-1].role == "assistant":
         place = f"messages[{len(form.messages) - 1}]"

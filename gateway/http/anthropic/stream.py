@@ -23,7 +23,7 @@ _DELTAS = {
 
 
 class MessageEvents:
-    """The events of one message, in their order."""
+    """The events of a message, in their order."""
 
     def __init__(self, head: MessageHead) -> None:
         self._head = head
@@ -34,9 +34,9 @@ class MessageEvents:
         yield {"type": "message_start", "message": self._head.of((), usage_pb2.TokenUsage())}
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
-        """Yield the events of an event of the execution.
+        """Yield the events for an event of the execution.
 
-        Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
         """
         for step, block, text in self._blocks.of(event):
             yield _moved(step, block, text)

@@ -1,4 +1,4 @@
-"""Makes the document: an OpenAPI 3.1 description of every path, out of what each path says of itself. Pure."""
+"""Assembles the document: an OpenAPI 3.1 description of every path, from the paths' own descriptions. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ABOUT = (
 
 
 def document_of(routes: Sequence[DescribedRoute], version: str, *, needs_key: bool) -> dict[str, Any]:
-    """Return the document of these paths; without a key that the gateway needs, the orchestrator may ask for one."""
+    """Return the document of these paths; even if the gateway needs no key, the orchestrator may require a key."""
     keys = _KEYS if needs_key else [*_KEYS, {}]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -62,7 +62,7 @@ def document_of(routes: Sequence[DescribedRoute], version: str, *, needs_key: bo
 
 
 def _shapes_of(operations: Iterable[Operation]) -> Iterator[Shape]:
-    """Yield the shapes that operations name, and those of the errors of every API."""
+    """Yield the shapes that operations name, and the shapes of the errors of every API."""
     for operation in operations:
         yield from filter(None, (operation.form, operation.answer, operation.events))
     for tag in Tag:
@@ -141,7 +141,7 @@ def _links(operation: Operation, routes: Sequence[DescribedRoute]) -> Iterator[t
 
 
 def _own_failures(operation: Operation) -> dict[str, Any]:
-    """Return the answer of a probe that tells that something is not ready."""
+    """Return the answer of a probe for an unready system."""
     if operation.access is not Access.PROBE:
         return {}
     return {"503": {"description": "Not now.", "content": {"text/plain": {"schema": {"type": "string"}}}}}

@@ -1,4 +1,4 @@
-"""The answers of the document that are errors: which statuses a path may have, and the shape of the body. Pure."""
+"""The error answers of the document: the possible statuses of a path, and the shape of the body. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ORCHESTRATOR = MappingProxyType(
         504: "The time is up.",
     }
 )
-# Statuses that tell when to try again.
+# Statuses that come with the time to retry.
 _RETRYABLE = (429, 503)
 
 

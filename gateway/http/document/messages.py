@@ -1,7 +1,7 @@
 """Messages of the contract as JSON Schema, by the JSON mapping of Protocol Buffers. Pure: descriptors in, schemas out.
 
-The schemas have what the gateway writes, which it reads, too. It also reads other spellings of the mapping: names of
-fields in camel case, numbers of 64 bits as numbers, enums by their numbers, and null.
+The schemas describe the output of the gateway, which it also accepts. It accepts other spellings of the mapping, too:
+names of fields in camel case, numbers of 64 bits as numbers, enums by their numbers, and null.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WELL_KNOWN: dict[str, Schema] = {
 
 
 def message_schemas(messages: Iterable[Descriptor]) -> dict[str, Schema]:
-    """Return the schemas of messages and of those that they have, by their full names.
+    """Return the schemas of messages and of the messages inside them, by their full names.
 
     Raises KeyError for a field of a type that the contract does not use so far.
     """
@@ -66,7 +66,7 @@ def _message_schema(message: Descriptor) -> Schema:
 
 
 def _at_most_one_of(oneof: OneofDescriptor) -> Schema:
-    """Return the schema of an object that has one field of these, or none."""
+    """Return the schema of an object with at most one of these fields."""
     fields: list[Schema] = [{"required": [field.name]} for field in oneof.fields]
     return {"oneOf": [*fields, {"not": {"anyOf": fields}}]}
 

@@ -1,4 +1,4 @@
-"""What a path says of itself: the form that it takes, and the answer that it gives."""
+"""The description of a path: the form of its requests, and of its answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tag(StrEnum):
 
 
 class Access(StrEnum):
-    """What a path asks of its caller."""
+    """The requirements of a path for its callers."""
 
     KEY = "a key, where the gateway or the orchestrator asks for one"
     OPEN = "a known host and origin alone"
@@ -51,22 +51,22 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a method of a path does.
+    """The description of a method of a path.
 
     Args:
         tag: The API that it belongs to.
-        name: Names it in clients that are generated.
-        summary: Says what it does.
-        form: Of the body; None for no body.
-        answer: Of status 200; None for a text.
-        events: The JSON in each event or line, where the answer may be a stream.
-        parameters: All but those in the path.
-        required: Fields that the body must have, though other uses of the form may leave them out.
+        name: Its name in generated clients.
+        summary: A description of it.
+        form: The form of the body; None for no body.
+        answer: The form of status 200; None for a text.
+        events: The JSON in each event or line, if the answer may be a stream.
+        parameters: All parameters except the path's.
+        required: Fields that the body must have, even if other uses of the form may leave them out.
         takes_file: Whether the body is a file, which the endpoint reads by itself.
         may_be_empty: Whether the body may be left out.
-        text_type: The content type of an answer that is a text.
-        access: What it asks of its caller.
-        makes: The parameter of other paths for which the id of the answer stands; empty for none.
+        text_type: The content type of a text answer.
+        access: Its requirements for callers.
+        makes: The parameter of other paths that takes the id of the answer; empty without such a parameter.
     """
 
     tag: Tag
@@ -89,7 +89,7 @@ Operations = Mapping[tuple[str, str], Operation]  # The keys are methods with th
 
 @dataclass(frozen=True, slots=True)
 class DescribedRoute:
-    """A path with one method, and what it does."""
+    """A path with a method, and its description."""
 
     route: Route
     method: str
@@ -97,12 +97,12 @@ class DescribedRoute:
 
     @property
     def path(self) -> str:
-        """The path, in which parameters stand in braces."""
+        """The path, with parameters in braces."""
         return self.route.path_format
 
 
 def describe(routes: Iterable[Route], operations: Operations) -> list[DescribedRoute]:
-    """Return routes with what they do; raises LookupError for one that says nothing of itself."""
+    """Return routes with their descriptions; raises LookupError for a route without a description."""
     return [
         DescribedRoute(route, method, _operation_of(method, route, operations))
         for route in routes

@@ -45,7 +45,7 @@ def _tags(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _operations(document: Mapping[str, Any], tag: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the methods and paths of an API, each with what it does."""
+    """Yield the methods and paths of an API, each with its description."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if tag in operation["tags"]:

@@ -14,7 +14,7 @@ from gateway.http.document.operations import Shape
 
 
 def component_schemas(shapes: Iterable[Shape]) -> dict[str, Any]:
-    """Return the schemas of shapes and of those that they have, by their names."""
+    """Return the schemas of shapes and of the shapes inside them, by their names."""
     every = list(dict.fromkeys(shapes))
     messages = [shape for shape in every if isinstance(shape, Descriptor)]
     models = [shape for shape in every if not isinstance(shape, Descriptor)]

@@ -1,4 +1,4 @@
-"""The native API: a SystemRequest as JSON, its events as they happen, and what the orchestrator keeps of it."""
+"""The native API: a SystemRequest as JSON, its events as they happen, and the orchestrator's record of it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request of a body; raises InvalidRequest where it is none."""
+    """Return the request of a body; raises InvalidRequest for an invalid body."""
     request = read_message(value, execution_pb2.SystemRequest)
     request.request_id = require_id("request_id", request.request_id or request_id)  # a header of the response has it
     asked_s = request.hints.timeout.ToMilliseconds() / 1000
@@ -96,7 +96,7 @@ def plain(message: Message) -> dict[str, Any]:
 async def stream_events(
     incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], ids: EventIds
 ) -> AsyncGenerator[str, None]:
-    """Yield events as server-sent events; the last is `completed`. Raises what did not run."""
+    """Yield events as server-sent events; the last is `completed`. Raises if the request did not run."""
     async with aclosing(merge_events([incoming], QUIET_S)) as events:
         async for one in events:
             if one is None:

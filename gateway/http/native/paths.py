@@ -15,7 +15,7 @@ from gateway.http.settings import HttpSettings
 
 
 def own_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of executions and approvals, of what is kept and served, and of probes."""
+    """Return the paths of executions and approvals, of stored and served objects, and of probes."""
     return [
         *native_routes(settings),
         *approval_routes(),

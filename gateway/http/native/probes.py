@@ -20,5 +20,5 @@ async def _ready(is_ready: IsReady) -> Response:
     return PlainTextResponse("ok\n")
 
 
-# The endpoints take what tells whether the orchestrator takes requests.
+# The endpoints take a function that returns whether the orchestrator takes requests.
 PROBES = (Route("/healthz", _live, methods=["GET"]), Route("/readyz", _ready, methods=["GET"]))

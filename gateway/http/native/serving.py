@@ -1,4 +1,4 @@
-"""What operators see and do over HTTP: the replicas that serve models, loading and unloading, and the pulled models."""
+"""Operations over HTTP: the replicas that serve models, loading and unloading, and the pulled models."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder
 from pagantic_common.models.settings import models_folder
 
-# The source may be a path of this machine, which stays out of it.
+# The source may be a path of this machine, and is left out.
 _OF_PULLED = {"name", "size_bytes", "context_tokens", "capabilities", "license", "pulled_at"}
 _OF_CATALOG = {"name", "title", "size_bytes", "context_tokens", "license"}
 
 
 def serving_routes() -> list[Route]:
-    """Return the paths of replicas and of models; those of one model come before `/v1/models/{name}`."""
+    """Return the paths of replicas and of models; the paths below a model come before `/v1/models/{name}`."""
     return [
         Route("/v1/replicas", _list, methods=["GET"]),
         Route("/v1/models/{name:path}/load", _load, methods=["POST"]),
@@ -44,12 +44,12 @@ async def _unload(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 async def _pulled(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-    await client.list_replicas()  # raises for callers who are no operators
+    await client.list_replicas()  # raises for callers who are not operators
     return JSONResponse(await asyncio.to_thread(_of_this_machine))
 
 
 def _of_this_machine() -> dict[str, Any]:
-    """Return the models that were pulled on this machine, and those of the catalog."""
+    """Return the models that were pulled on this machine, and the models of the catalog."""
     pulled = ModelFolder(models_folder()).models()
     return {
         "pulled": [model.model_dump(mode="json", include=_OF_PULLED) for model in pulled],

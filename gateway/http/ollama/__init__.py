@@ -1,1 +1,1 @@
-"""Ollama's forms: what its clients send, as requests of the orchestrator, and its answers as they expect them."""
+"""Translates the requests of Ollama's clients for the orchestrator, and its answers for them."""

@@ -1,4 +1,4 @@
-"""`/api/chat` and `/api/generate`: runs what clients of Ollama's API ask for."""
+"""`/api/chat` and `/api/generate`: runs the requests of Ollama's clients."""
 
 from __future__ import annotations
 

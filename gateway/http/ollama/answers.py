@@ -16,13 +16,13 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LineHead:
-    """What every line of an answer has.
+    """The common fields of every line of an answer.
 
     Args:
-        model: As the client named it.
+        model: The client's name of the model.
         created_at: The time of the request, as RFC 3339 writes it.
-        is_chat: Whether the answer is a message, as of `/api/chat`, or a text, as of `/api/generate`.
-        ignored: Fields of the request that changed nothing.
+        is_chat: Whether the answer is a message, for `/api/chat`, or a text, for `/api/generate`.
+        ignored: Fields of the request without effect.
     """
 
     model: str
@@ -63,7 +63,7 @@ def ending_of(head: LineHead, response: execution_pb2.SystemResponse) -> dict[st
 
 
 def _usage(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
-    """Return the tokens, and the time of decoding in nanoseconds, the only time that the orchestrator tells."""
+    """Return the tokens, and the time of decoding in nanoseconds, the only time that the orchestrator reports."""
     counts = {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.output_tokens}
     if not usage.decode_seconds:
         return counts

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def error_body(described: dict[str, Any], _status: int, _request_id: str) -> dict[str, Any]:
-    """Return the body for an error: its text, and beside it what this API has no field for.
+    """Return the body for an error: its text, and the fields that this API lacks.
 
     Args:
         described: The object `error` of OpenAI's API.

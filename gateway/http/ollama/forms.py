@@ -1,4 +1,4 @@
-"""What clients send to Ollama's API, as its document describes it.
+"""The bodies of requests to Ollama's API, as its document describes them.
 
 Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
 """
@@ -30,7 +30,7 @@ class OptionsForm(Form):
 
 
 class OllamaForm(Form):
-    """What `/api/chat` and `/api/generate` have in common."""
+    """The common fields of `/api/chat` and `/api/generate`."""
 
     model: str
     format: Literal["", "json"] | dict[str, Any] | None = None
@@ -41,7 +41,7 @@ class OllamaForm(Form):
 
     @property
     def streams(self) -> bool:
-        """Whether the client wants a stream, which it does if it says nothing."""
+        """Whether the client wants a stream, which is the default."""
         return self.stream is not False
 
     @property

@@ -18,7 +18,7 @@ from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
-API_VERSION = "0.12.0"  # Clients ask for it before they use what earlier versions lacked, such as `think`.
+API_VERSION = "0.12.0"  # Clients request it before they use features that earlier versions lacked, such as `think`.
 _ARCHITECTURE = "pagantic"
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 _DETAILS = {
@@ -29,7 +29,7 @@ _DETAILS = {
     "parameter_size": "",
     "quantization_level": "",
 }
-# Ollama has names of its own for what the inference service says that models can do.
+# Ollama's names of the capabilities that the inference service reports.
 _CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
 
 
@@ -58,7 +58,7 @@ def model_routes(settings: HttpSettings) -> list[Route]:
 
 
 def shown(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of a model; a name that stands for another tells nothing of that one."""
+    """Return the facts about a model; an alias reveals nothing about its target."""
     extension = model.get("pagantic", {"capabilities": ["chat"]})
     info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": model["id"]}
     if "context_window" in extension:

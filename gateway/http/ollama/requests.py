@@ -1,4 +1,4 @@
-"""A request of Ollama's API as one of `/v1/chat/completions` or `/v1/completions`, whose translations read it."""
+"""Converts Ollama's requests to the form of `/v1/chat/completions` or `/v1/completions`, for their translations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HINTS = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_pena
 
 
 def chat_request_of(form: OllamaChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request that a form of `/api/chat` asks for; raises InvalidRequest for what cannot be done."""
+    """Return the request for a form of `/api/chat`; raises InvalidRequest for unsupported features."""
     tools = [tool.model_dump(exclude_none=True) for tool in form.tools or ()] or None
     return _request_of(form, {"messages": list(_messages(form.messages)), "tools": tools}, alias, call_s)
 
 
 def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request that a form of `/api/generate` asks for; raises InvalidRequest for what cannot be done."""
+    """Return the request for a form of `/api/generate`; raises InvalidRequest for unsupported features."""
     if form.suffix:
         raise InvalidRequest("suffix is set: models here do not fill in texts, so leave suffix out")
     if form.raw:
@@ -57,13 +57,13 @@ def _request_of(form: OllamaForm, fields: dict[str, Any], alias: str, call_s: fl
 
 
 def _answer_fields(form: OllamaForm) -> dict[str, Any]:
-    """Return what a form says of the answer, as OpenAI's API has it."""
+    """Return the fields of a form that shape the answer, as OpenAI's API names them."""
     options = form.options or OptionsForm()
     return {
         "model": form.model,
         "response_format": _format(form.format),
         "pagantic": form.pagantic,
-        "max_tokens": max(options.num_predict or 0, 0),  # Without a limit of its own, the default one holds.
+        "max_tokens": max(options.num_predict or 0, 0),  # Without its own limit, the default limit applies.
         **{name: getattr(options, name) for name in _SHARED_OPTIONS},
     }
 
@@ -107,7 +107,7 @@ def _messages(messages: Sequence[OllamaTurnForm]) -> Iterator[dict[str, Any]]:
 
 
 def _calls(message: OllamaTurnForm, index: int) -> list[dict[str, Any]]:
-    """Return the calls of a message; one without an id is named by its place."""
+    """Return the calls of a message; a call without an id is named by its place."""
     return [
         {
             "id": call.id or f"call_{index}_{position}",
@@ -121,9 +121,9 @@ def _calls(message: OllamaTurnForm, index: int) -> list[dict[str, Any]]:
 
 
 def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: str) -> str:
-    """Return the id of the call that a result answers, which waits no longer.
+    """Return the id of the call that a result answers, and remove that call from `waiting`.
 
-    A result names its call, or the tool, or nothing: then it answers the first of the calls that wait.
+    A result names its call, or the tool, or nothing: then it answers the first waiting call.
     """
     for call in waiting:
         if message.tool_call_id in (None, call[0]) and message.tool_name in (None, call[1]):
@@ -134,7 +134,7 @@ def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: st
 
 
 def _content(text: str, images: Sequence[str] | None, place: str) -> Any:
-    """Return a text with its images, which come first, as chats have them."""
+    """Return a text and its images, which come first, in the form of chats."""
     if not images:
         return text
     parts = [_image(image, f"{place}[{index}]") for index, image in enumerate(images)]
@@ -142,7 +142,7 @@ def _content(text: str, images: Sequence[str] | None, place: str) -> Any:
 
 
 def _image(data: str, place: str) -> dict[str, Any]:
-    """Return an image, whose type its beginning tells."""
+    """Return an image; the first bytes determine its type."""
     try:
         media_type = media_type_of(base64.b64decode(data[:16]))
     except ValueError:

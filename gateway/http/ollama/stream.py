@@ -15,20 +15,20 @@ from pagantic_common.domain.errors import PaganticError
 
 
 class AnswerLines:
-    """The lines of one answer, in their order."""
+    """The lines of an answer, in their order."""
 
     def __init__(self, head: LineHead) -> None:
         self._head = head
         self._blocks = Blocks()
 
     def first(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines that every stream begins with: there are none."""
+        """Yield the lines that begin every stream: there are none."""
         yield from ()
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
-        """Yield the lines of an event of the execution.
+        """Yield the lines for an event of the execution.
 
-        Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
         """
         kind = event.WhichOneof("event")
         if kind == "tool_call_delta":
@@ -48,7 +48,7 @@ class AnswerLines:
         yield self._head.line(is_done=True) | ending_of(self._head, response)
 
     def _lines(self, moves: Iterable[Move]) -> Iterator[dict[str, Any]]:
-        """Yield the lines of moves: one for each piece of text."""
+        """Yield the lines for moves, a line for each piece of text."""
         for step, block, text in moves:
             if step is Step.GROW and block.kind is BlockKind.REASONING:
                 yield self._head.line(thinking=text)

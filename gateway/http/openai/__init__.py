@@ -1,1 +1,1 @@
-"""OpenAI's forms: what its clients send, as requests of the orchestrator, and its answers as they expect them."""
+"""Translates the requests of OpenAI's clients for the orchestrator, and its answers for them."""

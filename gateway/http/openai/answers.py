@@ -24,7 +24,7 @@ _FINISH_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What every part of an answer begins with: its id, the model that the client named, and the time in seconds."""
+    """The start of every part of an answer: its id, the model that the client named, and the time in seconds."""
 
     id: str
     model: str
@@ -38,7 +38,7 @@ class Heading:
 def completion_of(
     heading: Heading, responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the object `chat.completion` of the responses, one for each choice."""
+    """Return the object `chat.completion` of the responses, with a choice for each response."""
     return {
         **heading.of("chat.completion"),
         "choices": [_choice(index, response) for index, response in enumerate(responses)],
@@ -75,19 +75,19 @@ def call_of(call: message_pb2.ToolCall) -> dict[str, Any]:
 
 
 def is_cut(response: execution_pb2.SystemResponse) -> bool:
-    """Tell whether the response failed only because a limit cut its output, which this API calls a finish reason."""
+    """Return whether the response failed only because a limit cut its output, which this API calls a finish reason."""
     return response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
 
 
 def is_filtered(response: execution_pb2.SystemResponse) -> bool:
-    """Tell whether a guard blocked the output, which this API calls a finish reason; other blocks are errors."""
+    """Return whether a guard blocked the output, a finish reason in this API; other blocks are errors."""
     if response.error.code != error_pb2.ERROR_CODE_GUARD_BLOCKED or response.error.retryable:
         return False
     return failure_from_proto(response.error).details.get("stage") == "output"
 
 
 def is_unfinished(response: execution_pb2.SystemResponse) -> bool:
-    """Tell whether the response has an answer that a limit cut, or a guard."""
+    """Return whether the response has an answer that was cut by a limit or blocked by a guard."""
     return is_cut(response) or is_filtered(response)
 
 
@@ -115,7 +115,7 @@ def finish_reason_of(response: execution_pb2.SystemResponse) -> str:
 
 
 def logprobs_of(response: execution_pb2.SystemResponse) -> dict[str, Any] | None:
-    """Return the log-probabilities of the answer's tokens; None where none were asked for."""
+    """Return the log-probabilities of the answer's tokens; None if they were not requested."""
     if not response.logprobs:
         return None
     content = [
@@ -147,11 +147,11 @@ def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any
 
 
 def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]) -> dict[str, Any]:
-    """Return what the responses say that this API has no field for.
+    """Return the contents of the responses that this API has no field for.
 
     Args:
-        responses: One for each choice; the first is told of in full, the others by their ids.
-        ignored: Fields of the request that changed nothing.
+        responses: A response for each choice; the first is reported in full, the others by their ids.
+        ignored: Fields of the request without effect.
     """
     first = responses[0]
     told: dict[str, Any] = {"request_id": first.request_id, "request_ids": [one.request_id for one in responses]}
@@ -169,7 +169,7 @@ def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Seq
 
 
 def _judgement(response: execution_pb2.SystemResponse) -> dict[str, Any]:
-    """Return what was found about the answer."""
+    """Return the findings about the answer."""
     told: dict[str, Any] = {}
     if response.HasField("validation"):
         told["guarantee"] = guarantee_from_proto(response.validation.guarantee).value

@@ -1,4 +1,4 @@
-"""The choices of an answer: each is an execution of its own. Runs them together, whole or as one stream."""
+"""The choices of an answer: each is a separate execution. Runs them together, whole or as a single stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Chunks(Protocol):
 
 
 def choice_id(request_id: str, index: int) -> str:
-    """Return the request id of a choice, of which the first has that of the whole."""
+    """Return the request id of a choice; the first choice has the id of the whole."""
     if index == 0:
         return request_id
     return f"{request_id[:120]}.{index + 1}"
@@ -41,13 +41,13 @@ def choice_id(request_id: str, index: int) -> str:
 def as_choice(
     request: execution_pb2.SystemRequest, request_id: str, index: int, number: int
 ) -> execution_pb2.SystemRequest:
-    """Return the request of a choice under an id of its own, and with a seed that no other of its prompt has.
+    """Return the request of a choice with its own id, and a seed that no other choice of its prompt has.
 
     Args:
-        request: What is asked of its prompt.
-        request_id: Of the whole.
-        index: Of the choice among all.
-        number: Of the choice among those of its prompt, from 0.
+        request: The request of its prompt.
+        request_id: Id of the whole.
+        index: Position of the choice among all choices.
+        number: Position of the choice among the choices of its prompt, from 0.
     """
     own = execution_pb2.SystemRequest()
     own.CopyFrom(request)
@@ -74,12 +74,12 @@ async def stream_all(
     choices: Sequence[Chunks],
     make_usage: MakeUsage | None,
 ) -> AsyncGenerator[str, None]:
-    """Yield server-sent events; an error after the first one is an event, too. Raises an error before it.
+    """Yield server-sent events; an error after the first event is an event, too. Raises an earlier error.
 
     Args:
-        client: Of the orchestrator.
-        requests: One for each choice; the first has the id of the whole.
-        choices: Make the chunks of each.
+        client: The client of the orchestrator.
+        requests: A request for each choice; the first has the id of the whole.
+        choices: Make the chunks of each choice.
         make_usage: Makes the chunk with the usage of all responses; None for a stream without it.
     """
     has_begun = False

@@ -1,4 +1,4 @@
-"""What clients send to `/v1/chat/completions`, as OpenAI's API document describes it.
+"""The body of requests to `/v1/chat/completions`, as OpenAI's API document describes it.
 
 Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
 """
@@ -26,7 +26,7 @@ MAX_TOKENS = (1 << 31) - 1
 
 
 class Form(BaseModel):
-    """A JSON object; null is what it is without the field."""
+    """A JSON object; a null field counts as missing."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -40,7 +40,7 @@ Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
     Field(max_length=MAX_NOTES),
 ]
-# The JSON of a SystemRequest, whose schema the document of the API has.
+# The JSON of a SystemRequest; the document of the API has its schema.
 MoreFields = Annotated[
     dict[str, Any], WithJsonSchema({"$ref": f"{SCHEMAS}{execution_pb2.SystemRequest.DESCRIPTOR.full_name}"})
 ]
@@ -63,7 +63,7 @@ class ContentPart(Form):
 
     @property
     def data_url(self) -> str:
-        """The address of an image; empty without one."""
+        """The address of an image; empty without an image."""
         if isinstance(self.image_url, ImageUrl):
             return self.image_url.url
         return self.image_url or ""
@@ -105,7 +105,7 @@ class FunctionForm(Form):
 
 
 class ToolForm(Form):
-    """A tool that the caller runs; only functions are known."""
+    """A tool that the caller runs; only functions are supported."""
 
     type: str
     function: FunctionForm | None = None
@@ -118,14 +118,14 @@ class NamedFunction(Form):
 
 
 class AllowedTools(Form):
-    """The tools that may be called, out of those that are given."""
+    """The subset of the given tools that may be called."""
 
     mode: Literal["auto", "required"] = "auto"
     tools: list[ToolForm] = []
 
 
 class ToolChoiceForm(Form):
-    """Which tool must be called, or which may be."""
+    """The tool that must be called, or the tools that may be called."""
 
     type: str
     function: NamedFunction | None = None
@@ -149,7 +149,7 @@ class ResponseFormat(Form):
 
 
 class StreamOptions(Form):
-    """What a stream has beside the answer."""
+    """The additional parts of a stream."""
 
     include_usage: bool = False
 
@@ -161,7 +161,7 @@ class MetadataForm(Form):
 
 
 class AnswerForm(Form):
-    """What requests for chats and for continuations of raw texts have in common."""
+    """The common fields of requests for chats and for continuations of raw texts."""
 
     model: str = ""
     stream: bool | None = None
@@ -211,7 +211,7 @@ def read_form(value: Any, kind: type[FormT]) -> FormT:
 
 
 def require_model(value: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for a body that names no model, which clients of OpenAI's API expect to be an error."""
+    """Raise InvalidRequest for a body without a model, which clients of OpenAI's API expect to be an error."""
     if value.get("model") is None:
         raise InvalidRequest('model is missing: send a name of GET /v1/models, or "" for the default one')
 
@@ -242,7 +242,7 @@ def _forms_of(kind: type[Form]) -> Iterator[type[Form]]:
 
 
 def _precision_of(error: ErrorDetails) -> tuple[int, bool]:
-    """Return how much an error tells: of a value that may have several forms, each form has its own errors."""
+    """Return how precise an error is: a value with several possible forms has separate errors for each form."""
     depth = sum(isinstance(part, int) or part in _fields() for part in error["loc"])
     return depth, not error["type"].endswith("_type")
 

@@ -1,4 +1,4 @@
-"""What the orchestrator keeps for this API: executions whose metadata says which object they are."""
+"""Stored objects of this API: executions with metadata that names their kind of object."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
 
 
 def keep(sent: execution_pb2.SystemRequest, kind: str, echo: Mapping[str, Any]) -> None:
-    """Have a request kept as an object of this kind, with what the object repeats of the client's request."""
+    """Have a request kept as an object of this kind, with the parts of the client's request that the object repeats."""
     sent.keep_request = True
     sent.metadata[KIND_KEY] = kind
     sent.metadata.update(echo_metadata(echo))
 
 
 def echo_metadata(echo: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metadata that has what an object repeats."""
+    """Return the metadata that holds the repeated parts of an object."""
     return {ECHO_KEY: json.dumps(echo, ensure_ascii=False)}
 
 
 def echo_of(execution: execution_pb2.Execution) -> dict[str, Any]:
-    """Return what the object of an execution repeats."""
+    """Return the repeated parts in the object of an execution."""
     echo: dict[str, Any] = json.loads(execution.metadata[ECHO_KEY])
     return echo
 
 
 async def find(client: AsyncClient, object_id: str, prefix: str, kind: str) -> execution_pb2.Execution:
-    """Return the execution of an object, by its id or its request's; raises NotFound for one that is not kept."""
+    """Return the execution of an object, by the object's or the request's id; raises NotFound for an unknown id."""
     request_id = object_id.removeprefix(prefix)
     unknown = NotFound(
         f"there is no {kind} {object_id[:128]!r}: it was not stored, was deleted, or is older than the orchestrator "

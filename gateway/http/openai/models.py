@@ -39,7 +39,7 @@ def model_routes(settings: HttpSettings) -> list[Route]:
 
 
 async def list_models(client: AsyncClient, settings: HttpSettings) -> dict[str, Any]:
-    """Return the models that a client may name: those that are served, and the names that stand for them."""
+    """Return the models that a client may name: the served models, and their aliases."""
     served = await client.list_models()
     named = [name for name in settings.models if name != "*"]
     return {"object": "list", "data": [*map(_served, served), *(_model(name) for name in named)]}

@@ -49,14 +49,14 @@ _NO_PARAMETERS = {"type": "object", "properties": {}}
 def request_of(
     form: ChatForm, alias: str, call_s: float, earlier_calls: Mapping[str, str] = MappingProxyType({})
 ) -> execution_pb2.SystemRequest:
-    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+    """Return the request for a form; raises InvalidRequest for unsupported features.
 
-    The field `pagantic` of the form is a SystemRequest as JSON, over which the other fields are laid.
+    The field `pagantic` of the form is a SystemRequest as JSON; the other fields override it.
 
     Args:
-        form: What the client sent.
-        alias: Of the model that the form names.
-        call_s: Longest time of the request, if it names no shorter one.
+        form: The client's form.
+        alias: Alias of the model that the form names.
+        call_s: Longest time of the request, unless it sets a shorter time.
         earlier_calls: Names of the tools that were called before the messages of the form, by the ids of the calls.
     """
     if form.modalities and form.modalities != ["text"]:
@@ -78,7 +78,7 @@ def request_of(
 
 
 def set_answer(request: execution_pb2.SystemRequest, form: AnswerForm, alias: str, call_s: float) -> None:
-    """Set what a form says of the answer: its model, its form, its sampling, its length and its time."""
+    """Set the form's options of the answer: its model, its form, its sampling, its length and its time."""
     _set_output(request, form)
     _set_hints(request.hints, form)
     if alias:
@@ -105,7 +105,7 @@ def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
 
 
 def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) -> list[message_pb2.Message]:
-    """Return messages; raises InvalidRequest for one that cannot be read."""
+    """Return messages; raises InvalidRequest for an unreadable message."""
     names_of_calls = dict(earlier_calls)
     messages = []
     for index, form in enumerate(forms):
@@ -199,7 +199,7 @@ def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
     request.client_tools.extend(map(_definition, _tools_of(form, choice)))
     _set_choice(request.hints.tool_choice, choice)
     if not (choice.type or request.client_tools or request.tools or request.hints.HasField("tool_choice")):
-        # Without names, a chat is offered every tool of the deployment; clients of this API expect none.
+        # Without names, a chat is offered every tool of the deployment; clients of this API expect no tools.
         request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
 
 
@@ -228,7 +228,7 @@ def _set_choice(chosen: message_pb2.ToolChoice, choice: ToolChoiceForm) -> None:
 
 
 def _choice_of(form: ChatForm) -> ToolChoiceForm:
-    """Return the choice in one form, whose type is a mode where it is one, and empty without a choice."""
+    """Return the tool choice in a uniform form; a mode becomes its type, and no choice an empty type."""
     if isinstance(form.tool_choice, ToolChoiceForm):
         return form.tool_choice
     if form.tool_choice is None and isinstance(form.function_call, NamedFunction):
@@ -265,7 +265,7 @@ def _stops_of(form: AnswerForm) -> list[str]:
 
 
 def _biases(biases: Mapping[str, float]) -> Iterator[tuple[int, float]]:
-    """Yield the biases that are any."""
+    """Yield the non-zero biases."""
     for token, bias in biases.items():
         if not bias:
             continue

@@ -25,7 +25,7 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingForm(Form):
-    """A request of `/v1/embeddings`. The input may have token ids by OpenAI's document, which are refused."""
+    """A request of `/v1/embeddings`. OpenAI's document allows token ids as input; they are refused here."""
 
     model: str = ""
     input: str | Annotated[list[Any], Field(min_length=1, max_length=MAX_INPUTS)]
@@ -63,9 +63,9 @@ def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResp
 
 
 def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
-    """Return the first dimensions of a vector, of unit length again; None is all of them.
+    """Return the first dimensions of a vector, of unit length again; None means all of them.
 
-    Raises InvalidRequest for more than the vector has. A beginning without length stays as it is.
+    Raises InvalidRequest for more dimensions than the vector has. A beginning without length stays unchanged.
     """
     if dimensions is None or dimensions == len(vector):
         return vector

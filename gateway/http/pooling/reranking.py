@@ -21,7 +21,7 @@ MAX_RESULTS = (1 << 31) - 1
 
 
 class DocumentForm(Form):
-    """A document, of which the text counts."""
+    """A document; only its text counts."""
 
     text: str
 
@@ -42,7 +42,7 @@ class RerankForm(Form):
 
 
 def reranking_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of reranking: Jina's, and those of both versions of Cohere's API."""
+    """Return the paths of reranking: Jina's, and both versions of Cohere's API."""
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
         form = read_form(read_object(body), RerankForm)

@@ -1,1 +1,1 @@
-"""Where a request goes: all paths, the dialect that its client speaks, and what is measured of it."""
+"""The routing of requests: all paths, the dialects of clients, and the measurements."""

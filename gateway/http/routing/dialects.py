@@ -1,4 +1,4 @@
-"""The dialects of the APIs: how each says what a request of any of them may be told."""
+"""The dialects of the APIs: their error bodies, stream types, and headers with request ids."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OLLAMA = Dialect(ollama_errors.error_body, "application/x-ndjson")
 
 
 def dialect_of(request: Request) -> Dialect:
-    """Return the dialect of a request's client, which its path tells, and of models a header."""
+    """Return the dialect of a request's client, from its path, or from a header for the models."""
     path = request.scope["path"]
     if path.startswith("/api/"):
         return _OLLAMA

@@ -1,6 +1,6 @@
-"""Measures requests: how many of which path have which status, how long they take, and when a stream begins.
+"""Measures requests: their number by path and status, their duration, and when a stream begins.
 
-Each request is a span below that of its caller, whom the header `traceparent` names.
+Each request is a span below the caller's span, which the header `traceparent` names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pagantic_common.telemetry.tracing import TRACEPARENT_KEY
 
 # Where the application writes the path of the route that answers; a raw path would be a label without bound.
 ROUTE = "pagantic.route"
-# Where it writes the error that broke a stream, whose status was sent before.
+# Where it writes the error that broke a stream after its status was sent.
 BROKEN = "pagantic.broken"
 SERVER_ERROR = 500
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
@@ -55,7 +55,7 @@ class Streams:
 
     @contextmanager
     def measuring(self, scope: Scope, send: Send, *, is_traced: bool = True) -> Iterator[Send]:
-        """Measure a request within the block, whose answer is given to what this yields."""
+        """Measure a request within the block; the answer goes through the yielded `Send`."""
         method = _method_of(scope)
         traced: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
         if is_traced:
@@ -69,7 +69,7 @@ class Streams:
 
 
 class _Measured:
-    """One request; it has the status of a client that left until another one is sent."""
+    """A request; until a status is sent, it has the status of a client that left."""
 
     def __init__(self, scope: Scope, send: Send, streams: Streams) -> None:
         self._scope = scope
@@ -116,13 +116,13 @@ class _Measured:
         request_duration.record(time.monotonic() - self._begun_s, attributes)
 
     def _route(self) -> str:
-        """Return the path of the route; empty where there is none."""
+        """Return the path of the route; empty without a route."""
         route: str = self._scope.get(ROUTE, "")
         return route
 
 
 def _method_of(scope: Scope) -> str:
-    """Return the method of a request; whatever else a client sends has one name."""
+    """Return the method of a request; all unknown methods share a name."""
     method: str = scope["method"]
     return method if method in _METHODS else "_OTHER"
 

@@ -17,13 +17,13 @@ _CONSOLE = Operation(Tag.DOCUMENT, "getConsole", "A file of the console.", text_
 
 
 def served_routes(settings: HttpSettings) -> list[DescribedRoute]:
-    """Return every path: those of the APIs, and those of the console, which the document does not have."""
+    """Return every path, including the console's paths, which the document leaves out."""
     console = [DescribedRoute(route, "GET", _CONSOLE) for route in console_routes(settings)]
     return [*routes_of(settings), *console]
 
 
 def routes_of(settings: HttpSettings) -> list[DescribedRoute]:
-    """Return the paths of the APIs, each with what it does."""
+    """Return the paths of the APIs, each with its description."""
 
     def every() -> list[DescribedRoute]:
         return described

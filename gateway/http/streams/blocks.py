@@ -15,7 +15,7 @@ from pagantic_common.domain.errors import Aborted
 
 
 class BlockKind(Enum):
-    """What a block has."""
+    """The content of a block."""
 
     REASONING = auto()
     TEXT = auto()
@@ -23,7 +23,7 @@ class BlockKind(Enum):
 
 
 class Step(Enum):
-    """What happens to a block."""
+    """The changes of a block."""
 
     BEGIN = auto()
     GROW = auto()
@@ -32,9 +32,9 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class Block:
-    """A block, with the pieces of its text so far; that of a call is its arguments.
+    """A block, with the pieces of its text so far; the text of a call is its arguments.
 
-    `index` is its place among all blocks of the answer, `number` its place among those of its kind.
+    `index` is its place among all blocks of the answer, `number` its place among the blocks of its kind.
     """
 
     kind: BlockKind
@@ -54,7 +54,7 @@ Move = tuple[Step, Block, str]  # The text is new in a block that grows, and emp
 
 
 class Blocks:
-    """The blocks of one answer, in their order: one at a time is open."""
+    """The blocks of an answer, in their order; a single block at a time is open."""
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
@@ -63,7 +63,7 @@ class Blocks:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Move]:
         """Yield the moves of an event.
 
-        Raises Aborted where an attempt is discarded whose text the client has already.
+        Raises Aborted for a discarded attempt if the client already has some of its text.
         """
         match event.WhichOneof("event"):
             case "reasoning_delta":
@@ -79,9 +79,9 @@ class Blocks:
                 raise discarded_after_sending(event.attempt_discarded)
 
     def rest(self, reasoning: str, text: str, calls: Sequence[message_pb2.ToolCall]) -> Iterator[Move]:
-        """Yield the moves that make the blocks those of a whole answer, and end the last one.
+        """Yield the moves that complete the blocks to a whole answer, and end the last block.
 
-        An answer that was stored comes without deltas. A text that was repaired stays as it was sent.
+        A stored answer comes without deltas. A repaired text stays as it was sent.
         """
         yield from self._rest_of(BlockKind.REASONING, reasoning)
         yield from self._rest_of(BlockKind.TEXT, text)

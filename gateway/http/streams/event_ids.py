@@ -1,7 +1,7 @@
-"""Ids of the native server-sent events, from which a stream that was lost goes on. Pure.
+"""Ids of the native server-sent events, from which a lost stream resumes. Pure.
 
-The id of a stored event is its sequence. That of a delta is the sequence of the stored event before it, and how many
-characters have streamed since then: it names a place in the text, however the text was cut into deltas.
+The id of a stored event is its sequence. The id of a delta is the sequence of the previous stored event, and the number
+of characters that have streamed since then: it names a place in the text, however the text was cut into deltas.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TEXTS = {"content_delta": "text", "reasoning_delta": "text", "tool_call_delta":
 
 
 class EventIds:
-    """Numbers the events of one stream, and leaves out what the client has.
+    """Numbers the events of a stream, and leaves out content that the client has.
 
     Args:
-        last: The id of the last event that the client has; empty for none. Raises InvalidRequest for a wrong one.
+        last: The id of the client's last event; empty without an event. Raises InvalidRequest for an invalid id.
     """
 
     def __init__(self, last: str = "") -> None:
@@ -33,7 +33,7 @@ class EventIds:
         self._sequence, self._count = self.after_sequence, 0
 
     def number(self, event: event_pb2.ExecutionEvent) -> str:
-        """Return the id of an event, and leave out of it what the client has; empty if that is all of it."""
+        """Return the id of an event, and remove content that the client has; empty if nothing remains."""
         if event.sequence != self._sequence:
             self._sequence, self._count = event.sequence, 0
         kind = event.WhichOneof("event") or ""
@@ -44,7 +44,7 @@ class EventIds:
         return str(event.sequence)
 
     def _take(self, delta: Any, field: str) -> bool:
-        """Count the text of a delta, and cut what the client has of it; returns whether anything is left.
+        """Count the text of a delta, and cut the part that the client has; return whether anything is left.
 
         The name with which a call begins counts as a character.
         """

@@ -44,7 +44,7 @@ async def _left(receive: Receive) -> None:
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int = RUN_AT_ONCE) -> list[ResultT]:
-    """Return the results of works, so many of which run at once; the error of the first that fails ends the others."""
+    """Run works, at most `at_once` at the same time, and return their results; the first error ends the others."""
     places = asyncio.Semaphore(at_once)
 
     async def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -67,7 +67,7 @@ async def merge_events(
 ) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:
     """Read streams at once, and yield their events with the position of the stream, and None after a quiet time.
 
-    Raises the error of the first that fails. Closing the generator closes all of them.
+    Raises the error of the first stream that fails. Closing the generator closes all streams.
     """
     waiting: asyncio.Queue[_Read] = asyncio.Queue(WAITING_EVENTS)
 
@@ -103,7 +103,7 @@ async def merge_events(
 
 
 async def _next_of(waiting: asyncio.Queue[_Read], quiet_s: float) -> _Read | None:
-    """Return what is read next; None after a quiet time."""
+    """Return the next item; None after a quiet time."""
     try:
         async with asyncio.timeout(quiet_s):  # wait_for of Python 3.11 may lose a cancellation
             return await waiting.get()

@@ -1,4 +1,4 @@
-"""Sends the answer of an execution as it is made, in the form of one API."""
+"""Sends the answer of an execution while it is generated, in the form of an API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Encode = Callable[[Iterable[dict[str, Any]]], str]
 
 
 class AnswerEvents(Protocol):
-    """The events of one answer as an API has them."""
+    """The events of an answer in an API's form."""
 
     def first(self) -> Iterator[dict[str, Any]]:
         """Yield the events that every stream begins with."""
@@ -28,7 +28,7 @@ class AnswerEvents(Protocol):
 
 
 def encode_sent_events(events: Iterable[dict[str, Any]]) -> str:
-    """Return events as server-sent ones, which are named by their type."""
+    """Return events as server-sent events, named by their type."""
     return "".join(f"event: {event['type']}\ndata: {dump_json(event)}\n\n" for event in events)
 
 
@@ -69,7 +69,7 @@ async def send_answer(
 async def _texts_of(
     incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], events: AnswerEvents, encode: Encode, quiet: str
 ) -> AsyncGenerator[str, None]:
-    """Yield the text of a stream whose execution does not fail."""
+    """Yield the text of a stream; the execution must not fail."""
     is_first = True
     async with aclosing(merge_events([incoming], QUIET_S)) as merged:
         async for one in merged:

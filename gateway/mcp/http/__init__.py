@@ -1,1 +1,1 @@
-"""The streamable HTTP transport: who may come in, with how much, for how long, and which session is whose."""
+"""The streamable HTTP transport: permitted callers, limits on size and time, and the owners of sessions."""

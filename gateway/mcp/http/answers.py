@@ -1,4 +1,4 @@
-"""Refusals of the HTTP transport: a status, and an error of JSON-RPC that says what to do."""
+"""Refusals of the HTTP transport: a status, and a JSON-RPC error with a remedy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Refusal(web.Refusal):
 
     Args:
         status: The HTTP status.
-        message: What is wrong, and what to do.
-        code: The code of the JSON-RPC error; INTERNAL_ERROR for a status of the server's own.
+        message: The error and a remedy.
+        code: The code of the JSON-RPC error; INTERNAL_ERROR for a status that is the server's failure.
     """
 
     def __init__(self, status: int, message: str, code: int = INVALID_REQUEST) -> None:

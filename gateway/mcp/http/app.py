@@ -43,9 +43,9 @@ class McpApp:
 
     Args:
         server: Answers the messages.
-        settings: Say who may call, and the limits.
-        refuse_unknown: Raises Unauthenticated for a request whose key nobody knows; asked where a session is opened
-            with a key, so that nobody fills the sessions with keys that are none.
+        settings: The permitted callers, and the limits.
+        refuse_unknown: Raises Unauthenticated for a request with an unknown key; called when a key opens a session, so
+            that invalid keys cannot exhaust the sessions.
     """
 
     def __init__(self, server: Server[Any], settings: McpSettings, refuse_unknown: RefuseUnknown | None = None) -> None:
@@ -122,7 +122,7 @@ class McpApp:
         self.entry.check_key(request)
 
     def _app_for(self, request: Request, envelope: Envelope, session_id: str) -> ASGIApp:
-        """Return what serves a request; raises Refusal for one that nothing can serve."""
+        """Return the application that serves a request; raises Refusal for a request that cannot be served."""
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return self._alone.asgi_app
@@ -147,7 +147,7 @@ class McpApp:
 
     @contextmanager
     def _once_in_session(self, session_id: str, envelope: Envelope) -> Iterator[None]:
-        """Refuse a second running request of one id, whose answer the first would never get."""
+        """Refuse a second running request with the same id, because the first would never get its answer."""
         if not session_id or not envelope.method or not envelope.request_id:
             yield
             return

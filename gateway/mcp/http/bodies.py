@@ -1,4 +1,4 @@
-"""Reads what of a request's body decides where the request goes."""
+"""Reads the parts of a request's body that determine its route."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The parts of a message that tell where it goes: its method, and the id of a request, empty without one."""
+    """The parts of a message that determine its route: its method, and the id of a request, otherwise empty."""
 
     method: str
     request_id: str
 
     @classmethod
     def read(cls, body: bytes) -> Envelope:
-        """Read the envelope of a body; raises Refusal for one that is not JSON. Anything but a message has no parts."""
+        """Read the envelope of a body; raises Refusal for invalid JSON. Other JSON values have an empty envelope."""
         try:
             message = parse_json(body.decode())
         except UnicodeDecodeError:
@@ -39,7 +39,7 @@ def _text_of(value: Any) -> str:
 
 
 def replaying(body: bytes, receive: Receive) -> Receive:
-    """Return a source of messages that gives the body once more, and then what else arrives."""
+    """Return a source of messages that returns the body again, and then later messages."""
     is_sent = False
 
     async def replay() -> Message:

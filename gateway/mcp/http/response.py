@@ -1,4 +1,4 @@
-"""The response to one request: what was sent of it so far, so that it can be ended properly."""
+"""The response to a request: tracks how much was sent, so that it can be ended properly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Response:
         await self._send(message)
 
     async def end(self, refusal: Refusal, scope: Scope, receive: Receive) -> None:
-        """End a response that cannot go on: with a refusal if nothing of it was sent."""
+        """End a response that cannot continue: with a refusal if nothing of it was sent."""
         if not self._has_begun:
             await refusal.response()(scope, receive, self.send)
         elif not self._has_ended:

@@ -1,7 +1,7 @@
-"""Sessions of the handshake era over the SDK's manager, and what that lacks.
+"""Sessions of the handshake era over the SDK's manager, and the features that it lacks.
 
-The manager counts all sessions, but not those of one caller. It keeps a session whose first request it answered with an
-error or not at all, until the session has been idle for long enough.
+The manager counts all sessions, but not the sessions of each caller. If the first request of a session gets an error or
+no answer, the manager keeps the session until it has been idle for long enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 
 
 def user_of(api_key: str) -> AuthenticatedUser | None:
-    """Return who sent a key, by its hash, so that a session can belong to it; None without a key."""
+    """Return the sender of a key, by its hash, as the owner of a session; None without a key."""
     if not api_key:
         return None
     name = hashlib.sha256(api_key.encode()).hexdigest()
@@ -30,9 +30,9 @@ def user_of(api_key: str) -> AuthenticatedUser | None:
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The open sessions. Each belongs to the key that opened it; without a key, to all that send none.
+    """The open sessions. Each belongs to the key that opened it; without a key, to all callers without a key.
 
-    Requests of an unknown session, and of another key, are answered alike: 404.
+    Requests of an unknown session, and of another key, get the same answer: 404.
     """
 
     def __init__(self, server: Server[Any], *, max_sessions: int, idle_s: float, max_body_bytes: int) -> None:

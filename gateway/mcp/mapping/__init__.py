@@ -1,1 +1,1 @@
-"""What the protocol calls things and what the system calls them: arguments, results, progress, failures."""
+"""Maps the protocol's terms to the system's: arguments, results, progress, failures."""

@@ -1,7 +1,6 @@
-"""The tools of the deployment as tools of the server: their definitions, and a call as a plan with one step.
+"""The tools of the deployment as tools of the server: their definitions, and a call as a plan with a single step.
 
-A plan runs a tool as every execution does: admitted, recorded, within budgets and policies, and cancelled with its
-caller.
+A plan runs a tool like every execution: admitted, recorded, within budgets and policies, and cancelled with its caller.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _UNKNOWN_REACH = (message_pb2.TOOL_SAFETY_EXTERNAL, message_pb2.TOOL_SAFETY_UNSP
 
 
 def offered_tools(definitions: Iterable[message_pb2.ToolDefinition], taken: frozenset[str]) -> list[Tool]:
-    """Return the tools as clients see them; one whose name is taken gets a prefix."""
+    """Return the tools in their form for clients; a tool with a taken name gets a prefix."""
     return [_define(definition, taken) for definition in definitions]
 
 
@@ -52,7 +51,7 @@ def _define(definition: message_pb2.ToolDefinition, taken: frozenset[str]) -> To
 
 
 def _schema_of(definition: message_pb2.ToolDefinition) -> dict[str, Any]:
-    """Return the schema of the arguments; clients refuse a whole list for one schema that is not an object's."""
+    """Return the schema of the arguments; clients refuse a whole list for a single schema that is not an object's."""
     try:
         schema = parse_json(definition.parameters_json or "{}")
     except JsonTextError:

@@ -13,12 +13,12 @@ from pagantic_common.storage.installed import reaching_step
 
 @dataclass(frozen=True, slots=True)
 class FailureText:
-    """A failure in words.
+    """A failure as text.
 
     Attributes:
         code: The taxonomy's code, or the name of the gRPC status for a failure outside it.
-        message: What happened.
-        next_step: What the caller can do.
+        message: A description of the failure.
+        next_step: The caller's next step.
         is_retryable: Whether the same call may succeed later.
     """
 

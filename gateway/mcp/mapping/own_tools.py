@@ -23,7 +23,7 @@ MAX_PROBLEMS = 8
 
 
 class _Arguments(BaseModel):
-    """What every tool takes."""
+    """The common arguments of all tools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,7 +36,7 @@ class _Arguments(BaseModel):
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the arguments; raises InvalidRequest that names a wrong one."""
+        """Return the arguments; raises InvalidRequest that names an invalid argument."""
         try:
             return cls.model_validate(arguments)
         except ValidationError as error:
@@ -173,7 +173,7 @@ def read_own_call(name: str, arguments: Mapping[str, Any], request_id: str) -> e
 
 
 def _define(name: str, arguments: type[_Arguments]) -> Tool:
-    # Tools of the deployment may run within, which can do anything that they may do.
+    # Tools of the deployment may run within, with all their own permissions.
     annotations = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
     if name == "vote":
         annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -1,4 +1,4 @@
-"""Events of an execution as reports of progress, which the protocol wants to grow."""
+"""Events of an execution as progress reports, which must grow by the protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STAGES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Work that is done, all the work where that is known, and the present activity in words."""
+    """Completed work, total work if known, and the current activity as text."""
 
     progress: float
     total: float | None
@@ -30,7 +30,7 @@ class Report:
 
 
 class ExecutionProgress:
-    """Counts what an execution has done: the pieces of its answer, steps, tool calls and votes."""
+    """Counts the completed work of an execution: the pieces of its answer, steps, tool calls and votes."""
 
     def __init__(self) -> None:
         self._reports = 0
@@ -62,13 +62,13 @@ class ExecutionProgress:
 
 
 class ToolProgress:
-    """Passes on what a tool reports of itself."""
+    """Forwards the progress that a tool reports."""
 
     def __init__(self) -> None:
         self._progress = float("-inf")
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return what an event has to report; None for nothing, and for progress that does not grow."""
+        """Return the report for an event; None without a report, and for progress that does not grow."""
         if event.WhichOneof("event") != "tool_progress":
             return None
         progress: message_pb2.ToolProgress = event.tool_progress

@@ -1,4 +1,4 @@
-"""All keys on one screen."""
+"""All keys on a single screen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ inference took: when it is full, the oldest turns are left out.
 
 
 class HelpScreen(ModalScreen[None]):
-    """Shows the keys until one that closes."""
+    """Shows the keys until a key closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,f1,q", "close", "Close")]
 

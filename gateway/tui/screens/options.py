@@ -82,7 +82,7 @@ class OptionsScreen(ModalScreen[Choices | None]):
         self.call_after_refresh(self.query_one(".window").scroll_home, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Use the options, or keep those that were."""
+        """Use the options, or keep the previous options."""
         if event.button.id == "use":
             self.action_use()
         else:
@@ -97,7 +97,7 @@ class OptionsScreen(ModalScreen[Choices | None]):
         self.dismiss(None)
 
     def action_use(self) -> None:
-        """Use the options, unless one cannot be read."""
+        """Use the options, unless any is invalid."""
         try:
             temperature = _number_in(self._value("temperature"), "temperature", 2.0)
             max_tokens = _number_in(self._value("max_tokens"), "number of tokens", 1e6)
@@ -131,7 +131,7 @@ class OptionsScreen(ModalScreen[Choices | None]):
 
 
 def _menu(name: str, otherwise: str, values: Iterable[str], chosen: str) -> Select[str]:
-    """Return a menu; its first line is the default, whose value is empty."""
+    """Return a menu; its first line is the default, with an empty value."""
     lines: list[tuple[Any, str]] = [(plain(otherwise), "")]
     lines += [(plain(value), value) for value in dict.fromkeys(values) if value]
     value = chosen if chosen in [value for _, value in lines] else ""
@@ -150,7 +150,7 @@ def _tool_line(name: str, described: str) -> Content:
 
 
 def _number_in(text: str, what: str, most: float) -> float | None:
-    """Return a number from 0; None for an empty text. Raises ValueError."""
+    """Return a number from 0 to `most`; None for an empty text. Raises ValueError."""
     if not text:
         return None
     try:

@@ -36,7 +36,7 @@ class ApprovalPanel(Vertical):
 
     @dataclass
     class Decided(Message):
-        """A decision; the arguments are those that replace the call's, None for its own."""
+        """A decision; the arguments replace the call's, None keeps them."""
 
         approval: approval_pb2.Approval
         is_approved: bool
@@ -79,7 +79,7 @@ class ApprovalPanel(Vertical):
         return self._approval is not None
 
     def show(self, waiting: Sequence[approval_pb2.Approval]) -> None:
-        """Show the first of the calls that wait; without one the panel goes away."""
+        """Show the first waiting call; without a waiting call, hide the panel."""
         first = waiting[0] if waiting else None
         if _name_of(first) == _name_of(self._approval):
             return
@@ -103,7 +103,7 @@ class ApprovalPanel(Vertical):
         self.query_one("#deny", Button).focus()
 
     def allow_again(self, approval: approval_pb2.Approval) -> None:
-        """Take another decision about a call, after one that could not be made, unless another call is shown now."""
+        """Allow another decision after a failed decision, unless another call is shown now."""
         if _name_of(approval) == _name_of(self._approval):
             self._is_decided = False
 
@@ -165,7 +165,7 @@ class ApprovalPanel(Vertical):
 
 
 def indented(text: str) -> str:
-    """Return JSON in lines; what cannot be read stays as it is."""
+    """Return indented JSON; text that is not JSON stays as it is."""
     try:
         value = parse_json(text)
     except JsonTextError:

@@ -23,7 +23,7 @@ TAB_COLUMNS: Final = 4
 
 
 class Composer(TextArea):
-    """Takes what a person types and pastes; a text that is too long is refused, with what to do."""
+    """Takes text that a person types and pastes; refuses a text that is too long, with a remedy."""
 
     HISTORY: ClassVar[int] = 100
 
@@ -65,7 +65,7 @@ class Composer(TextArea):
         event.prevent_default()
 
     def on_paste(self, event: events.Paste) -> None:
-        """Insert what was pasted, without its control characters; refuse it whole where it is too long."""
+        """Insert the pasted text, without its control characters; refuse it whole if it is too long."""
         event.stop()
         event.prevent_default()
         pasted = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -75,7 +75,7 @@ class Composer(TextArea):
         self.insert(pasted)
 
     def give_back(self, text: str) -> None:
-        """Put a message that was not taken back into the field, unless another one is begun."""
+        """Put a message that was not accepted back into the field, unless another message is begun."""
         if not self.text:
             self.load_text(text)
             self.move_cursor(self.document.end)
@@ -97,7 +97,7 @@ class Composer(TextArea):
         self._place = len(self._earlier)
 
     def _recall(self, step: int) -> bool:
-        """Show the earlier or later message where the field is empty or shows one; tells whether it did."""
+        """Show the earlier or later message if the field is empty or shows such a message; return whether it did."""
         shows_one = self._place < len(self._earlier) and self.text == self._earlier[self._place]
         place = self._place + step
         if (self.text and not shows_one) or not 0 <= place <= len(self._earlier) or not self._earlier:

@@ -14,9 +14,9 @@ BLOCK_CHARS: Final = 2_000
 
 
 def first_block(text: str) -> int:
-    """Return the length of the first block of a text; 0 where it is not long enough for one.
+    """Return the length of the first block of a text; 0 if the text is too short for a block.
 
-    A block ends after a line, else after a space; its line feed or space is not shown.
+    A block ends after a line, or else after a space; its line feed or space is not shown.
     """
     if len(text) <= 2 * BLOCK_CHARS:
         return 0
@@ -27,7 +27,7 @@ def first_block(text: str) -> int:
 
 
 class GrowingText(Vertical):
-    """Shows a text in blocks. Those that are complete stay as they are."""
+    """Shows a text in blocks. Complete blocks stay unchanged."""
 
     def __init__(self, *, classes: str = "") -> None:
         super().__init__(classes=classes)
@@ -44,12 +44,12 @@ class GrowingText(Vertical):
         yield self._rest
 
     def on_mount(self) -> None:
-        """Show what was given meanwhile."""
+        """Show the text that arrived meanwhile."""
         self._is_ready = True
         self.show(self._part)
 
     def show(self, part: TextPart) -> None:
-        """Show a text; one that does not continue the last one begins anew."""
+        """Show a text; redraw everything if it does not continue the previous text."""
         self._part = part
         if self._is_ready:
             self._draw(part)

@@ -13,7 +13,7 @@ MAX_NOTE_CHARS = 600
 
 
 def plain(text: str) -> Content:
-    """Return a text in which nothing is markup, and control characters are shown by name."""
+    """Return a text without markup, and with control characters shown by name."""
     return Content(visible_text(text).expandtabs(TAB_COLUMNS))
 
 

@@ -1,4 +1,4 @@
-"""The pane with the stored conversations: Enter opens one, Delete deletes it after a question."""
+"""The pane with the stored conversations: Enter opens a conversation, Delete deletes it after a question."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.tui.work.conversation import Listed
 
 
 class SessionsPane(OptionList):
-    """Lists conversations, the one used last first."""
+    """Lists conversations, the most recently used first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete,d", "delete", "Delete"),
@@ -26,13 +26,13 @@ class SessionsPane(OptionList):
 
     @dataclass
     class Opened(Message):
-        """Somebody chose a conversation."""
+        """The user opened a conversation."""
 
         listed: Listed
 
     @dataclass
     class Doomed(Message):
-        """Somebody wants to delete a conversation."""
+        """The user wants to delete a conversation."""
 
         listed: Listed
 
@@ -42,7 +42,7 @@ class SessionsPane(OptionList):
         self._listed: Sequence[Listed] = ()
 
     def show(self, listed: Sequence[Listed], current: str, *, has_more: bool = False) -> None:
-        """Show the conversations, and mark the current one. The cursor stays where somebody moves it."""
+        """Show the conversations, and mark the current conversation. The user's cursor stays."""
         marked = self.highlighted_session if self.has_focus else None
         self._listed = listed
         self.clear_options()

@@ -1,4 +1,4 @@
-"""The line below the conversation: what goes on, and how full the context window is."""
+"""The line below the conversation: the current activity, and how full the context window is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StatusLine(Horizontal):
         yield self._meter
 
     def show_state(self, text: str, *, is_warning: bool = False) -> None:
-        """Show what goes on."""
+        """Show the current activity."""
         self._state.set_class(is_warning, "warning")
         self._state.show(text)
 
@@ -47,7 +47,7 @@ def share_of(tokens: int, window: int) -> float:
 
 
 def meter_text(tokens: int, window: int) -> str:
-    """Return the meter in words; empty while the window is not known."""
+    """Return the meter as text; empty while the window is unknown."""
     if window <= 0:
         return ""
     share = share_of(tokens, window)

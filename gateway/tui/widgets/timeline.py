@@ -46,7 +46,7 @@ class TimelinePane(VerticalScroll):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the table, unless nobody sees it or it is drawn already."""
+        """Draw the table, unless it is hidden or already drawn."""
         if not self.display or not self.size.width:
             return
         request_id, sequence = "", 0
@@ -69,7 +69,7 @@ class TimelinePane(VerticalScroll):
 
 
 def latest_rows(timeline: Sequence[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
-    """Return the rows of the latest events, whose times count from the first one."""
+    """Return the rows of the latest events, with times that count from the first event."""
     if len(timeline) <= MAX_ROWS:
         return timeline_rows(timeline)
     return timeline_rows([timeline[0], *timeline[-MAX_ROWS:]])[1:]

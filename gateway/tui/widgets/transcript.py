@@ -15,7 +15,7 @@ WELCOME: Final = "Ask something. F1 lists the keys."
 
 
 class Transcript(VerticalScroll):
-    """Follows the text that is written, unless somebody scrolls away from its end."""
+    """Follows the text that is written, unless the user scrolls away from its end."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -30,7 +30,7 @@ class Transcript(VerticalScroll):
         self.anchor()
 
     def show(self, conversation: Conversation) -> list[TurnView]:
-        """Show a conversation in place of another one; returns its turns."""
+        """Replace the shown conversation; return its turns."""
         self.query(TurnView).remove()
         self._views.clear()
         self.clear_failure()

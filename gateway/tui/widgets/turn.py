@@ -1,4 +1,4 @@
-"""A turn of the conversation: what was said, and the answer with its reasoning, its calls of tools and its failure."""
+"""A turn of the conversation: the message, and the answer with its reasoning, tool calls and failure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TurnView(Vertical):
         yield self._foot
 
     def on_mount(self) -> None:
-        """Show what is known of the answer."""
+        """Show the answer so far."""
         self.refresh_answer()
 
     def refresh_answer(self) -> None:
@@ -151,7 +151,7 @@ class CallView(Plain):
         super().__init__(classes="call")
 
     def show_call(self, call: CallPart) -> None:
-        """Show the call as far as it is known."""
+        """Show the call so far."""
         self.set_class(bool(call.failure), "failed")
         self.show(describe_call(call))
 
@@ -173,13 +173,13 @@ class FailureView(Plain):
         self.update(plain("\n".join(lines)))
 
     def show_stopped(self) -> None:
-        """Say that the answer was stopped, which is none of a failure."""
+        """Report that the answer was stopped, which is not a failure."""
         self.add_class("stopped")
         self.show("stopped; the text so far stays in the conversation, marked as cut")
 
 
 def describe_end(response: execution_pb2.SystemResponse) -> str:
-    """Return the request's id and what it used, in few words."""
+    """Return a short line with the request's id and its usage."""
     usage = response.token_usage
     used = f"{usage.prompt_tokens:,} + {usage.output_tokens:,} tokens"
     if usage.cached_prompt_tokens:
@@ -198,7 +198,7 @@ def describe_notes(notes: Sequence[str]) -> str:
 
 
 def describe_call(call: CallPart) -> str:
-    """Return a call with its arguments and what became of it."""
+    """Return a call with its arguments and its result."""
     name = shortened(call.name, MAX_NAME_CHARS)
     described = f"{_sign_of(call)} {name}({plain_json(shortened(call.arguments_json, MAX_RESULT_CHARS))})"
     if call.progress:

@@ -1,1 +1,1 @@
-"""What the terminal program knows of answers, conversations and requests. It draws nothing."""
+"""The terminal program's model of answers, conversations and requests. It draws nothing."""

@@ -1,4 +1,4 @@
-"""What a person chose for the next requests, and the requests that it makes."""
+"""The user's options for the next requests, and the requests that they give."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Options, chat_request
 
-# With its envelope a larger one is over the default of MAX_REQUEST_BYTES, or fills it alone.
+# With its envelope a larger text would exceed the default of MAX_REQUEST_BYTES, or fill it alone.
 MAX_TEXT_BYTES: Final = 256 * 1024
 REASONING: Final = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of requests; an empty or unset one is the system's default.
+    """The options of requests; an empty or unset option is the system's default.
 
     Attributes:
         model: Alias of a model.
         system: System prompt.
-        tools: Tools that the model may call; none is offered without a name.
+        tools: Tools that the model may call; without names no tool is offered.
         collection: Collection to retrieve from.
         cites: Have the answer quote the collection.
         asks: Have each tool call wait for an approval.
@@ -58,9 +58,9 @@ class Choices:
 
 
 def as_before(request: execution_pb2.SystemRequest, earlier: execution_pb2.SystemRequest | None) -> bool:
-    """Give a request the id of an earlier one that is the same, and tell whether it is.
+    """Give a request the id of an equal earlier request; return whether they are equal.
 
-    Nobody knows whether a request of which no event came was taken. Under the same id it runs only once.
+    If no event of a request arrived, it may still have been accepted. With the same id it runs only once.
     """
     if earlier is None:
         return False
@@ -79,7 +79,7 @@ def new_session_id() -> str:
 
 
 def refusal_of(text: str) -> str:
-    """Return why a text is not sent, with what to do; empty for one that is."""
+    """Return why a text is not sent, with a remedy; empty for a text that may be sent."""
     size = len(text.encode(errors="surrogatepass"))
     if size <= MAX_TEXT_BYTES:
         return ""

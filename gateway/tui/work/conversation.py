@@ -32,7 +32,7 @@ _ENDED: Final = (
 
 @dataclass
 class Turn:
-    """A message and its answer. Without an id the answer's execution is not known."""
+    """A message and its answer. Without an id the answer's execution is unknown."""
 
     said: str
     answer: Answer
@@ -65,7 +65,7 @@ class Conversation:
 
 
 async def list_conversations(client: AsyncClient) -> tuple[list[Listed], bool]:
-    """Return the conversations, the one used last first, and whether there are more."""
+    """Return the conversations, the most recently used first, and whether there are more."""
     page = await client.list_sessions_page(pb.ListSessionsRequest(page_size=SESSIONS_SHOWN, state_key=TITLE))
     now_s = time.time()
     return [_listed(session, now_s) for session in page.sessions], bool(page.next_page_token)
@@ -92,7 +92,7 @@ async def load_conversation(client: AsyncClient, session_id: str) -> Conversatio
 
 
 async def name_conversation(client: AsyncClient, session_id: str, said: str) -> str:
-    """Give a conversation its first message as a title, and return it; one whose key may not do that keeps its id."""
+    """Give a conversation its first message as a title, and return it; without permission it keeps its id."""
     title = title_from(said)
     with contextlib.suppress(PaganticError):
         await client.update_session(session_id, {TITLE: title})
@@ -105,7 +105,7 @@ def title_from(said: str) -> str:
 
 
 def turns_of(messages: Iterable[message_pb2.Message]) -> list[Turn]:
-    """Return the turns of stored messages; what comes before the first message of the user belongs to a turn, too."""
+    """Return the turns of stored messages; messages before the first user message form a turn, too."""
     turns: list[Turn] = []
     for message in messages:
         if message.role == message_pb2.ROLE_USER or not turns:
@@ -138,7 +138,7 @@ def _said_in(message: message_pb2.Message) -> str:
 
 
 async def _newest_execution(client: AsyncClient, session_id: str) -> execution_pb2.Execution | None:
-    """Return the newest execution of a conversation; None where none is kept, or the key may not read them."""
+    """Return the newest execution of a conversation; None if it is not kept, or the key may not read it."""
     with contextlib.suppress(PaganticError):
         for execution in await client.list_executions(session_id=session_id, limit=1):
             return await client.get_execution(execution.request_id)
@@ -146,7 +146,7 @@ async def _newest_execution(client: AsyncClient, session_id: str) -> execution_p
 
 
 async def _add_newest(client: AsyncClient, loaded: Conversation, newest: execution_pb2.Execution) -> None:
-    """Put what is known of the newest execution at the last turn, or follow it where it still runs."""
+    """Add the newest execution to the last turn, or follow it if it still runs."""
     if newest.state.current not in _ENDED:
         said = "(The message comes with the end of its answer.)"
         if newest.request.messages:
@@ -164,7 +164,7 @@ async def _add_newest(client: AsyncClient, loaded: Conversation, newest: executi
 
 
 def _has_end_of(turn: Turn, execution: execution_pb2.Execution) -> bool:
-    """Tell whether a turn is that of an execution: one that failed, or was stopped before its first text, has none."""
+    """Return whether a turn has the answer of an execution; a failed or early stopped execution has no answer."""
     if execution.state.current == execution_pb2.LIFECYCLE_STATE_ERROR or not execution.response.content:
         return False
     return turn.answer.parts[-1:] == [TextPart.of(execution.response.content)]

@@ -1,4 +1,4 @@
-"""What a deployment offers to requests: models, tools and collections."""
+"""The models, tools and collections that a deployment offers to requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIST_S: Final = 3.0
 
 @dataclass(frozen=True)
 class Offered:
-    """Names that a request may use; `problems` say which could not be had, and why."""
+    """Names that a request may use; `problems` explains failed lists."""
 
     models: list[str] = field(default_factory=list)
     tools: dict[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Offered:
 
 
 async def load_offered(client: AsyncClient) -> Offered:
-    """Return what there is; a key that may not list something has the others."""
+    """Return the available names; a list that the key may not read leaves the other lists intact."""
     problems: list[str] = []
     models, tools, collections = await asyncio.gather(
         _listed("models", client.list_models(), problems),
@@ -43,7 +43,7 @@ async def load_offered(client: AsyncClient) -> Offered:
 
 
 def chatting(models: list[message_pb2.ModelInfo]) -> list[str]:
-    """Return the models that chat, the default one first."""
+    """Return the models that can chat, the default model first."""
     return [model.name for model in models if "chat" in model.capabilities]
 
 

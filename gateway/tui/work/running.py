@@ -17,12 +17,12 @@ CANCEL_WAIT_S: Final = 0.2
 
 
 class Running:
-    """Follows one answer to its end.
+    """Follows an answer to its end.
 
     Args:
         client: The client.
-        answer: The answer, with what is known of it.
-        request: The request to send; None where its execution runs already.
+        answer: The answer so far.
+        request: The request to send; None if its execution runs already.
     """
 
     def __init__(self, client: AsyncClient, answer: Answer, request: execution_pb2.SystemRequest | None) -> None:
@@ -34,7 +34,7 @@ class Running:
         self._began_s = time.monotonic()
 
     async def follow(self) -> PaganticError | None:
-        """Follow the answer, and return why it cannot be had; None where it has ended, well or not."""
+        """Follow the answer, and return the error if it is lost; None if it has ended, successfully or not."""
         try:
             await follow_to_end(self._client, self.answer, self._request, self._note_connection)
         except PaganticError as error:
@@ -64,7 +64,7 @@ class Running:
         return failure
 
     def described(self) -> tuple[str, bool]:
-        """Return what goes on, and whether that needs somebody's attention."""
+        """Return the current activity, and whether it needs the user's attention."""
         if self.is_lost:
             return "connection lost, trying again…", True
         if self.is_stopping:

@@ -1,6 +1,6 @@
-"""What a notebook shows of the client's results. A running notebook has it from the import of the client on.
+"""Displays the client's results in notebooks. Importing the client in a running notebook enables it.
 
-`%load_ext pagantic_common.client.notebook` does it for a shell that began after that import.
+`%load_ext pagantic_common.client.notebook` enables it in a shell started after that import.
 """
 
 from pagantic_common.client.notebook.formatters import load_ipython_extension

@@ -1,4 +1,4 @@
-"""Tells IPython how to show protobuf messages, whose classes take no methods of ours. IPython is not a dependency."""
+"""Registers IPython formatters for protobuf messages, which cannot have our methods. IPython is not a dependency."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def enable_if_running() -> None:
-    """Do the same for the shell of IPython that runs this program, if one does."""
+    """Enable the formatters in the IPython shell that runs this program, if any."""
     if (shell := running_shell()) is not None:
         load_ipython_extension(shell)
 
 
 def running_shell() -> Any:
-    """Return the shell of IPython that runs this program, or None."""
+    """Return the IPython shell that runs this program; None without a shell."""
     find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if find_shell is None:
         return None

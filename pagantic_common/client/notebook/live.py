@@ -27,12 +27,12 @@ class LiveOutput:
         self._display: Any = None
         self._handle: Any = None
         self._drawn_s = 0.0
-        # IPython on a terminal has a shell too, but no kernel: it would print each drawing below the last one.
+        # IPython on a terminal has a shell too, but no kernel: it would print each drawing below the previous drawing.
         if getattr(running_shell(), "kernel", None) is not None:
             self._display = importlib.import_module("IPython.display").display
 
     def is_due(self) -> bool:
-        """Tell whether it is time to draw again."""
+        """Return whether it is time to draw again."""
         return self._display is not None and time.monotonic() - self._drawn_s >= REDRAW_S
 
     def draw(self, text: str, html: str) -> None:

@@ -17,7 +17,7 @@ MAX_TEXT_CHARS: Final = 20_000
 MAX_CELL_CHARS: Final = 1_000
 # Characters that change the direction of the text around them.
 _STEERING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# A notebook has styles of its own for what is in a table, which need a class twice to give way.
+# Notebooks style the content of tables themselves; repeating the class overrides those styles.
 _STYLE: Final = """<style>
 .pagantic.pagantic {font: 13px/1.5 system-ui, sans-serif; color: inherit; max-width: 76em; text-align: left}
 .pagantic.pagantic pre {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; max-height: 32em;
@@ -44,7 +44,7 @@ def page(parts: Iterable[str]) -> str:
 
 
 def bounded(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return a text without characters that steer a terminal or the text around them; a long one is cut."""
+    """Return a text without characters that control a terminal or the text around them; a long text is cut."""
     shown = plain(text[:max_chars])
     if len(text) > max_chars:
         shown += f" … ({_cut_words(text, max_chars)})"
@@ -66,7 +66,7 @@ def inline(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
 
 
 def block(text: str, kind: str = "") -> str:
-    """Return the HTML of a text with its lines; with the kind `code` in letters of one width."""
+    """Return the HTML of a text with its lines; the kind `code` uses a monospaced font."""
     return f'<pre dir="auto" class="{kind}">{escape(plain(text[:MAX_TEXT_CHARS]))}</pre>{cut_line(text)}'
 
 
@@ -78,7 +78,7 @@ def cut_line(text: str) -> str:
 
 
 def folded(summary: str, body: str) -> str:
-    """Return a part whose body shows when its summary is clicked; both are HTML."""
+    """Return a part that shows its body after a click on its summary; both are HTML."""
     return f"<details><summary>{summary}</summary>{body}</details>"
 
 
@@ -94,6 +94,6 @@ def bar(share: float, colour: str, *, start: float = 0.0, width: int = 160) -> s
 
 
 def table(rows: Iterable[str], *, head: str = "") -> str:
-    """Return a table of rows, which are HTML."""
+    """Return a table of HTML rows."""
     header = f"<thead>{head}</thead>" if head else ""
     return f"<table>{header}<tbody>{''.join(rows)}</tbody></table>"

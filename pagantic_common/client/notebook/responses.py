@@ -96,7 +96,7 @@ def _parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
 
 
 def _kind_of(response: execution_pb2.SystemResponse) -> str:
-    """Name what a response is; it does not hold the mode of its request."""
+    """Return the kind of a response, inferred from its fields because it does not hold its request's mode."""
     kinds = (
         ("failed", response.HasField("error")),
         ("vote", bool(response.candidates)),
@@ -200,7 +200,7 @@ def _answer_of(decision: decision_pb2.Decision) -> str:
 
 
 def _work_parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
-    """Yield what was done for the answer: tool calls and steps of a plan."""
+    """Yield the work behind the answer: tool calls and steps of a plan."""
     if response.tool_calls_made:
         calls = [block(describe_tool_call(call), "code") for call in response.tool_calls_made[:MAX_ITEMS]]
         yield folded(count_of(len(response.tool_calls_made), "tool call"), "".join(calls))

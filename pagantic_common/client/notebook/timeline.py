@@ -16,7 +16,7 @@ from pagantic_common.client.tables import PIPE_COLUMNS, TimelineRow, rows_table,
 
 MAX_ROWS: Final = 1_000
 LATEST_ROWS: Final = 12
-# Each is told from a white and from a black page; the name of the service is beside its bar.
+# Each colour is visible on a white and on a black page; the name of the service is beside its bar.
 COLOURS: Final = {
     "orchestrator": "#7d8590",
     "inference": "#3b82d4",
@@ -57,7 +57,7 @@ def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
 
 
 def latest_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
-    """Return the picture of the latest events, of which there is at least one; the first one begins the time."""
+    """Return the picture of the latest events, with times since the first event; needs at least one event."""
     latest = timeline_rows([events[0], *events[-LATEST_ROWS:]])[1:]
     return _picture(events, list(map(_bounded_row, latest)), "")
 

@@ -1,1 +1,1 @@
-"""What a deployment has to answer from: the client's methods, and files on their way there."""
+"""The client's methods for a deployment's sources of answers, and for uploading files."""

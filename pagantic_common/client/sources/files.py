@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files of paths and of the folders among them; raises OSError for one that cannot be read.
+    """Return the files of paths and of the folders among them; raises OSError for an unreadable path.
 
-    Files of a folder, those of its folders too, are in the order of their names; hidden ones are left out. A path
-    that is neither a file nor a folder, such as a pipe, cannot be read either. Raises TypeError for a single path,
-    whose letters would count as paths.
+    The files of a folder and its subfolders are in the order of their names; hidden files are left out. A path that is
+    neither a file nor a folder, such as a pipe, is unreadable, too. Raises TypeError for a single path, because its
+    letters would count as paths.
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is the path {os.fspath(paths)!r}: it must be a list of paths")
@@ -29,7 +29,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file; 0 for one that is gone."""
+    """Return the size of a file in bytes; 0 for a missing file."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""The client's methods for what a deployment has to answer from: collections, tools, prompt templates."""
+"""The client's methods for a deployment's sources of answers: collections, tools, prompt templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETRIEVED_CHUNKS = 10
 
 
 class Sources(Models):
-    """Listing tools needs a key with the scope EXECUTE, what only reads READ. The orchestrator's port serves all."""
+    """Sources through the orchestrator's port. Listing tools needs the scope EXECUTE, other reads need READ."""
 
     _timeout_s: float
 
@@ -60,9 +60,9 @@ class Sources(Models):
     async def retrieve(
         self, collection: str | policy_pb2.ContextPolicy, query: str, *, max_chunks: int = RETRIEVED_CHUNKS
     ) -> Sequence[chunk_pb2.Chunk]:
-        """Return the chunks of a collection that fit a query, the best first; raises NotFound.
+        """Return the chunks of a collection that match a query, best first; raises NotFound.
 
-        In place of a name and `max_chunks` it takes a policy, of which only the search counts.
+        Instead of a name and `max_chunks`, `collection` may be a policy; only its search applies.
         """
         policy = collection
         if isinstance(policy, str):
@@ -77,19 +77,19 @@ class Sources(Models):
         file_timeout_s: float | None = None,
         on_file: OnFile | None = None,
     ) -> IngestedFiles:
-        """Store files, and the files of folders, in a collection, which is made if it does not exist.
+        """Store files, and the files of folders, in a collection, which is created if it does not exist.
 
-        Needs a key with the scope WRITE. The service reads the bytes, whatever their format; a file that it cannot
-        read fails alone, and is among the `failed` of the result. Raises OSError for a path that cannot be read,
-        TypeError for a single path instead of a list, InvalidRequest where there are no files, and DeadlineExceeded for
-        a file that takes too long.
+        Needs a key with the scope WRITE. The service reads the bytes of any format; a file that it cannot read fails
+        alone, and is among the `failed` of the result. Raises OSError for an unreadable path, TypeError for a single
+        path instead of a list, InvalidRequest for paths without files, and DeadlineExceeded for a file that takes too
+        long.
 
         Args:
             collection: Name of the collection.
-            paths: Files, and folders, whose hidden files are left out. A path is the source of its document.
-            file_timeout_s: Longest time for one file; None is the client's time.
-            on_file: Called with the result of each file, one after another, in another thread than the event loop's, so
-                that it may wait, and use a Client.
+            paths: Files, and folders; hidden files of folders are left out. A path is the source of its document.
+            file_timeout_s: Longest time for a file; None is the client's timeout.
+            on_file: Called with the result of each file in turn, outside the event loop's thread, so that it may block
+                and use a Client.
         """
         files = await asyncio.to_thread(find_files, paths)
         if not files:
@@ -100,22 +100,22 @@ class Sources(Models):
     async def ingest_content(
         self, collection: str, source: str, parts: AsyncIterable[bytes], *, media_type: str = ""
     ) -> file_pb2.FileResult:
-        """Store one file, whose bytes come in parts, in a collection, which is made if it does not exist.
+        """Store a file that arrives in parts in a collection; creates a missing collection.
 
         Needs a key with the scope WRITE. A file that the service cannot read has its error in the result. Raises
-        DeadlineExceeded when all of it takes longer than the client's time.
+        DeadlineExceeded if the whole call takes longer than the client's timeout.
 
         Args:
             collection: Name of the collection.
-            source: Source of the document; its ending tells the format where the bytes do not.
-            parts: The bytes. Where it raises, nothing is stored, and this method raises the same exception.
-            media_type: Media type of the file; empty leaves it to the bytes and the source.
+            source: Source of the document; its extension gives the format if the bytes do not.
+            parts: The bytes. If it raises, nothing is stored, and this method raises the same exception.
+            media_type: Media type of the file; empty detects it from the bytes and the source.
         """
         header = file_pb2.FileHeader(source=source, media_type=media_type)
         return await upload_parts(self._call_ingest, collection, header, parts, timeout_s=self._timeout_s)
 
     async def list_tools(self) -> list[pb.CallableTool]:
-        """Return the tools that the caller's requests may name, by name, without those that are denied."""
+        """Return the tools that the caller's requests may name, by name, without denied tools."""
         return list((await self._call(self._stub().ListTools, pb.ListToolsRequest())).tools)
 
     async def list_prompt_templates(self) -> list[pb.ConfiguredTemplate]:
@@ -133,7 +133,7 @@ class Sources(Models):
         return (await self._call(self._stub().RenderPromptTemplate, request)).text
 
     async def _choose_retriever(self, name: str, *, hypothetical_document: bool) -> str:
-        """Return the retriever for what a collection has."""
+        """Return the retriever that suits the collection's embeddings."""
         return best_retriever(await self.get_collection(name), hypothetical_document=hypothetical_document)
 
     @abstractmethod

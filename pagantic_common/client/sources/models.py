@@ -1,4 +1,4 @@
-"""The client's methods for the models that are served: which there are, and their work outside of executions."""
+"""The client's methods for the served models: their list, and their work outside of executions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Models(OrchestratorCalls):
     """Needs a key with the scope EXECUTE."""
 
     async def list_models(self) -> list[message_pb2.ModelInfo]:
-        """Return the models that the caller may use, the default one first."""
+        """Return the models that the caller may use, the default model first."""
         return list((await self._call(self._stub().ListModels, pb.ListModelsRequest())).models)
 
     async def embed(self, texts: Sequence[str], *, model: str = "") -> inference_service_pb2.EmbedResponse:
@@ -25,8 +25,8 @@ class Models(OrchestratorCalls):
         Many texts take several calls. Raises TypeError for a single text instead of a list.
 
         Args:
-            texts: Any number of them, with what the model wants before a text, such as "query: ".
-            model: Alias of an embedding model; empty is the first one that the caller may use.
+            texts: Any number of texts, each with the prefix that the model expects, such as "query: ".
+            model: Alias of an embedding model; empty is the first that the caller may use.
         """
         _check_list(texts)
         response = inference_service_pb2.EmbedResponse()
@@ -39,14 +39,14 @@ class Models(OrchestratorCalls):
         return response
 
     async def rerank(self, query: str, texts: Sequence[str], *, model: str = "", top_n: int = 0) -> pb.RerankResponse:
-        """Return the positions of texts and how relevant they are to a query, the best first, and the usage.
+        """Return the positions of texts and their relevance to a query, best first, and the usage.
 
-        Raises InvalidRequest where no cross-encoder is configured, and TypeError for a single text instead of a list.
+        Raises InvalidRequest without a configured cross-encoder, and TypeError for a single text instead of a list.
 
         Args:
             query: The question, or any text.
             texts: At most 1024.
-            model: Alias of a cross-encoder; empty is the first one that the caller may use.
+            model: Alias of a cross-encoder; empty is the first that the caller may use.
             top_n: Most results; 0 is all.
         """
         _check_list(texts)

@@ -1,4 +1,4 @@
-"""Chooses how to search a collection, by what it has."""
+"""Chooses the retriever for a collection by its embeddings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pagantic_common.domain.errors import InvalidRequest
 
 
 def best_retriever(collection: collection_pb2.Collection, *, hypothetical_document: bool = False) -> str:
-    """Return "hybrid" for a collection with embeddings, else "bm25".
+    """Return "hybrid" for a collection with embeddings, and otherwise "bm25".
 
-    A hypothetical document is searched by its embedding, so it needs a collection that has a model of embeddings, even
-    if none is made yet; raises InvalidRequest for another one.
+    The search for a hypothetical document uses its embedding, so it needs a collection with an embedding model, even
+    before any embedding is made; raises InvalidRequest for other collections.
     """
     if collection.embedded_chunk_count:
         return "hybrid"

@@ -22,7 +22,7 @@ OnFile = Callable[[file_pb2.FileResult], None]
 
 @dataclass(frozen=True, slots=True)
 class IngestedFiles:
-    """The counts of an ingest, and the results of the files that failed, those that could not be sent included."""
+    """The counts of an ingest, and the results of failed files, including files that could not be sent."""
 
     summary: file_pb2.FilesSummary
     failed: Sequence[file_pb2.FileResult]
@@ -41,15 +41,15 @@ async def upload_files(
     timeout_s: float,
     on_file: OnFile | None = None,
 ) -> IngestedFiles:
-    """Send files to a collection, one after another; a file that cannot be read by the service fails alone.
+    """Send files to a collection, one after another; a file that the service cannot read fails alone.
 
     Args:
         call: Calls IngestFiles with a stream of requests.
         collection: Name of the collection.
         files: The files; the path of each is the source of its document.
-        timeout_s: Longest time for one file. Raises DeadlineExceeded for one that takes longer.
-        on_file: Called with the result of each file, one after another, in another thread than the event loop's, so
-            that it may wait, and use a Client.
+        timeout_s: Longest time for a file. Raises DeadlineExceeded for a file that takes longer.
+        on_file: Called with the result of each file in turn, outside the event loop's thread, so that it may block and
+            use a Client.
 
     Raises OSError for a file that cannot be read to its end; the files before it are stored.
     """
@@ -60,9 +60,9 @@ async def upload_files(
 async def upload_parts(
     call: IngestCall, collection: str, header: file_pb2.FileHeader, parts: AsyncIterable[bytes], *, timeout_s: float
 ) -> file_pb2.FileResult:
-    """Send one file, whose bytes come in parts, to a collection, and return its result.
+    """Send a file that arrives in parts to a collection, and return its result.
 
-    Raises DeadlineExceeded when all of it takes longer than `timeout_s`.
+    Raises DeadlineExceeded if the whole call takes longer than `timeout_s`.
     """
 
     async def requests() -> AsyncIterator[pb.IngestFilesRequest]:
@@ -142,7 +142,7 @@ class _Upload:
                 return
 
     async def _parts_of(self, path: Path, file: IO[bytes]) -> AsyncIterator[file_pb2.FilePart]:
-        """Yield the bytes of a file; the last part has none. A file that cannot be read to its end has no last part."""
+        """Yield the bytes of a file, then an empty last part; an unreadable rest leaves the last part out."""
         try:
             while data := await asyncio.to_thread(file.read, PART_BYTES):
                 yield file_pb2.FilePart(data=data)
@@ -154,7 +154,7 @@ class _Upload:
 
 
 async def _open(path: Path) -> IO[bytes]:
-    """Open a file in another thread; one that opens after its caller was cancelled is closed."""
+    """Open a file in another thread; close a file that opens after its caller was cancelled."""
     opening: asyncio.Future[IO[bytes]] = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
     try:
         return await asyncio.shield(opening)

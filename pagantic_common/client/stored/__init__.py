@@ -1,1 +1,1 @@
-"""The client's methods for what the orchestrator stores."""
+"""The client's methods for the data that the orchestrator stores."""

@@ -18,7 +18,7 @@ LOAD_S = 600.0  # A large model takes its time to load.
 
 
 class OrchestratorCalls(ABC):
-    """The calls from which the client makes its methods."""
+    """The calls behind the client's methods."""
 
     @abstractmethod
     async def _call(
@@ -45,7 +45,7 @@ class Administration(OrchestratorCalls):
         tenant: str = "",
         lifetime_s: float | None = None,
     ) -> tuple[key_pb2.Key, str]:
-        """Create an API key, for ever or `lifetime_s` seconds; returns it and its text, which cannot be had again."""
+        """Create an API key, valid for `lifetime_s` or indefinitely; return it and its text, available only now."""
         request = pb.CreateKeyRequest(subject=subject, scopes=scopes, tenant=tenant)
         if lifetime_s is not None:
             request.lifetime.FromMilliseconds(round(lifetime_s * 1000))
@@ -83,9 +83,9 @@ class Administration(OrchestratorCalls):
         return (await self._call(self._stub().SetBudget, request)).budget
 
     async def budgets(self) -> list[budget_pb2.Budget]:
-        """Return the budgets to which the caller's work is charged: its own and its tenant's, where there are any.
+        """Return the budgets to which the caller's work is charged: its own and its tenant's, if they exist.
 
-        Raises NotFound for none. Needs the scope USAGE.
+        Raises NotFound without any budget. Needs the scope USAGE.
         """
         found = await self._call(self._stub().GetBudget, pb.GetBudgetRequest())
         return [getattr(found, name) for name in ("caller_budget", "budget") if found.HasField(name)]
@@ -101,7 +101,7 @@ class Administration(OrchestratorCalls):
                 return budgets
 
     async def list_audit_records(self, *, tenant: str = "", page_token: str = "") -> pb.ListAuditRecordsResponse:
-        """Return a page of the audit, by orchestrator and position: of one tenant's callers, or of all."""
+        """Return a page of the audit, by orchestrator and position: for the callers of a tenant, or for all callers."""
         request = pb.ListAuditRecordsRequest(tenant=tenant, page_size=AUDIT_PAGE, page_token=page_token)
         return await self._call(self._stub().ListAuditRecords, request)
 

@@ -15,7 +15,7 @@ class Approvals(Administration):
     """Decides about calls; a decision that cannot be made raises NotFound or PreconditionFailed."""
 
     async def list_approvals(self, *, request_id: str = "") -> list[approval_pb2.Approval]:
-        """Return the tool calls that wait for a decision, of one execution or of all, the oldest first."""
+        """Return the tool calls that wait for a decision, of an execution or of all executions, oldest first."""
         waiting: list[approval_pb2.Approval] = []
         token = ""
         while True:
@@ -39,7 +39,7 @@ class Approvals(Administration):
         return await self._resolve(request_id, tool_call_id, approved, arguments_json=text, reason=reason)
 
     async def reject(self, request_id: str, tool_call_id: str, *, reason: str = "") -> approval_pb2.Approval:
-        """Deny a tool call; the model is told the reason."""
+        """Deny a tool call; the model receives the reason."""
         return await self._resolve(request_id, tool_call_id, approval_pb2.APPROVAL_DECISION_REJECTED, reason=reason)
 
     async def _resolve(

@@ -1,4 +1,4 @@
-"""The client's methods for executions, those that run and those that ended."""
+"""The client's methods for executions, both running and ended."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Executions(Approvals):
                 return events
 
     async def list_steps(self, request_id: str) -> list[execution_pb2.ExecutionStep]:
-        """Return what the steps of an execution gave, in order.
+        """Return the results of the steps of an execution, in order.
 
-        Raises NotFound, and PreconditionFailed for an execution whose request is not kept.
+        Raises NotFound, and PreconditionFailed for an execution without a kept request.
         """
         steps: list[execution_pb2.ExecutionStep] = []
         token = ""
@@ -51,11 +51,11 @@ class Executions(Approvals):
     async def cancel(
         self, request_id: str, *, timeout_s: float | None = None
     ) -> execution_pb2.LifecycleState.ValueType:
-        """Cancel an execution and return the state it ended in; raises NotFound.
+        """Cancel an execution and return its final state; raises NotFound.
 
         Args:
             request_id: The execution.
-            timeout_s: Longest time of the call, seconds; None is the client's.
+            timeout_s: Longest time of the call, seconds; None is the client's timeout.
         """
         request = pb.CancelExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().CancelExecution, request, timeout_s)).state
@@ -92,7 +92,7 @@ class Executions(Approvals):
     ) -> list[execution_pb2.Execution]:
         """Return executions without their responses, newest first; an empty filter matches all.
 
-        With `metadata`, those whose metadata has all of it.
+        With `metadata`, only executions that have all of it match.
         """
         executions: list[execution_pb2.Execution] = []
         token = ""
@@ -112,19 +112,19 @@ class Executions(Approvals):
         return executions
 
     async def list_executions_page(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
-        """Return one page of executions without their responses, newest first."""
+        """Return a page of executions without their responses, newest first."""
         return await self._call(self._stub().ListExecutions, request)
 
     async def update_execution(
         self, request_id: str, metadata: Mapping[str, str], *, removed: Sequence[str] = ()
     ) -> execution_pb2.Execution:
-        """Set metadata of an execution whose request is kept, and remove others; returns the execution.
+        """Set some metadata of an execution with a kept request, and remove other metadata; returns the execution.
 
-        Raises NotFound, and PreconditionFailed where the request is not kept.
+        Raises NotFound, and PreconditionFailed if the request is not kept.
         """
         request = pb.UpdateExecutionRequest(request_id=request_id, metadata=metadata, removed_keys=removed)
         return (await self._call(self._stub().UpdateExecution, request)).execution
 
     async def delete_execution(self, request_id: str) -> None:
-        """Forget an execution that does not run; raises NotFound, and PreconditionFailed for one that runs."""
+        """Forget an execution that is not running; raises NotFound, and PreconditionFailed for a running execution."""
         await self._call(self._stub().DeleteExecution, pb.DeleteExecutionRequest(request_id=request_id))

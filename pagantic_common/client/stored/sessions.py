@@ -64,7 +64,7 @@ class Sessions(Executions):
         return await self._call(self._stub().ListSessions, request)
 
     async def get_session_page(self, request: pb.GetSessionRequest) -> session_pb2.Session:
-        """Return a stored conversation with a page of its messages, the newest ones; raises NotFound."""
+        """Return a stored conversation with a page of its newest messages; raises NotFound."""
         return (await self._call(self._stub().GetSession, request)).session
 
     async def delete_session(self, session_id: str) -> None:

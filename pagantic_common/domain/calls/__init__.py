@@ -1,1 +1,1 @@
-"""Rules about calls: which calls of a service are made, which calls a server takes, and from whom."""
+"""Rules about calls: the calls that a service makes, and the calls and callers that a server accepts."""

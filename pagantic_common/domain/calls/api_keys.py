@@ -1,4 +1,4 @@
-"""API keys: `pag_<id>_<secret>_<checksum>`. The prefix and the checksum let scanners find lost ones."""
+"""API keys: `pag_<id>_<secret>_<checksum>`. The prefix and the checksum let scanners detect leaked keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ApiKey:
 
     @property
     def text(self) -> str:
-        """What the holder sends."""
+        """The text that the holder sends."""
         return f"{_signed(self.key_id, self.secret)}_{_checksum(self.key_id, self.secret)}"
 
     def __repr__(self) -> str:
@@ -36,7 +36,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """What the service knows of a key. Times are seconds since 1970.
+    """The service's record of a key. Times are seconds since 1970.
 
     A secret has 256 random bits, so its plain SHA-256 cannot be reversed, and a slow hash would add nothing.
     """
@@ -65,7 +65,7 @@ def make_key(random_bytes: Callable[[int], bytes]) -> ApiKey:
 
 
 def parse_key(text: str) -> ApiKey | None:
-    """Return the key of a text; None for a text that is none."""
+    """Parse an API key; None if the text is not a key."""
     found = _FORM.fullmatch(text)
     if found is None:
         return None
@@ -76,7 +76,7 @@ def parse_key(text: str) -> ApiKey | None:
 
 
 def hash_of(secret: str) -> bytes:
-    """Return what is stored of a secret."""
+    """Return the hash that is stored for a secret."""
     return hashlib.sha256(secret.encode()).digest()
 
 

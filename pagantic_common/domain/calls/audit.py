@@ -1,8 +1,8 @@
-"""Audit records in a chain of hashes, so that a record that was changed, removed or inserted later is found.
+"""Audit records in a chain of hashes, which reveals later changes, removals and insertions.
 
-Each record's digest covers its own fields and the digest of the record before it, as in S. Haber and W. S. Stornetta,
-"How to time-stamp a digital document", 1991. With a secret key it is an HMAC (RFC 2104), which nobody can compute who
-has the database alone.
+Each record's digest covers its own fields and the digest of the previous record, as in S. Haber and W. S. Stornetta,
+"How to time-stamp a digital document", 1991. With a secret key it is an HMAC (RFC 2104), which cannot be computed from
+the database alone.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What a call wanted, of whom, and what was decided; never what it said.
+    """Method, resource and decision of a call; never its content.
 
     Attributes:
-        at_us: When, in microseconds since 1970.
+        at_us: The time, in microseconds since 1970.
         tenant: The caller's tenant; empty for an unknown caller.
         subject: The caller's name.
-        kind: How the caller has shown who it is.
-        key_id: The API key that it used; empty for none.
+        kind: How the caller was authenticated.
+        key_id: The API key of the call; empty without a key.
         method: The method, "Service/Method" without its package.
-        resource: What it wanted, such as "session talk"; empty where the method says it.
-        request_id: The id of the request; empty for a call that has none.
-        decision: Whether the call was let in, a Decision; as it is stored, so that a change of it is found.
+        resource: The resource, such as "session talk"; empty if the method implies it.
+        request_id: The id of the request; empty for a call without a request.
+        decision: Whether the call was admitted, a Decision; kept in its stored form, so that a change is detected.
         code: The error code of a denial.
     """
 
@@ -54,14 +54,14 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An entry in the chain of one orchestrator.
+    """An entry in the chain of an orchestrator.
 
     Attributes:
         owner: The orchestrator.
-        position: Its number in the chain, from 1 on.
-        entry: What happened.
-        previous: The digest of the record before it.
-        digest: Its own.
+        position: Its number in the chain, counted from 1.
+        entry: The event.
+        previous: The digest of the previous record.
+        digest: The record's own digest.
     """
 
     owner: str
@@ -81,7 +81,7 @@ class Problem:
 
 
 def follow(owner: str, position: int, previous: bytes, entry: AuditEntry, key: bytes = b"") -> AuditRecord:
-    """Return the record that follows one with the digest `previous`."""
+    """Return the record that follows the record with the digest `previous`."""
     return AuditRecord(owner, position, entry, previous, digest_of(owner, position, previous, entry, key))
 
 
@@ -95,7 +95,7 @@ def digest_of(owner: str, position: int, previous: bytes, entry: AuditEntry, key
 
 
 def find_problems(records: Iterable[AuditRecord], key: bytes = b"") -> Iterator[Problem]:
-    """Yield what does not fit in chains; `records` come by owner and position, each chain from any record on."""
+    """Yield the defects of chains; `records` are sorted by owner and position. A chain may begin at any record."""
     last: AuditRecord | None = None
     for record in records:
         if last is None or record.owner != last.owner:

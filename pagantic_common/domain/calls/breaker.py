@@ -1,11 +1,11 @@
-"""A circuit breaker: decides whether to call a service that did not answer. Time is an argument and only grows.
+"""A circuit breaker: decides whether to call a service after failures. Time is an argument and only grows.
 
 1. Closed: every call is admitted. `THRESHOLD` failures in a row, with no answer between them, open the breaker.
 2. Open: no call is admitted until the interval ends. Failures of earlier calls change nothing.
-3. After the interval one call is admitted, the probe. If it fails, the breaker opens for twice as long, up to
+3. After the interval a single call is admitted, the probe. If it fails, the breaker opens for twice as long, up to
    a maximum.
 4. A probe that has not failed within `PROBE_S` closes the breaker, but the next failure opens it again. A service that
-   is gone fails a call at once; a service that is back may take long to answer.
+   is down fails a call at once; a service that is back may take long to answer.
 5. An answer to any call closes the breaker.
 """
 
@@ -20,7 +20,7 @@ PROBE_S: Final = 0.5
 
 
 class Breaker:
-    """The breaker of one service, or of one tool; it opens for `first_open_s` at first, for `max_open_s` at most."""
+    """The breaker of a service or a tool; it opens for `first_open_s` at first, and for at most `max_open_s`."""
 
     def __init__(
         self, first_open_s: float = FIRST_OPEN_S, max_open_s: float = MAX_OPEN_S, probe_s: float = PROBE_S

@@ -1,4 +1,4 @@
-"""The ids that tie all the work for one request together."""
+"""The ids that connect all the work for a request."""
 
 from __future__ import annotations
 

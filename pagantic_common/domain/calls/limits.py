@@ -19,7 +19,7 @@ class CallLimits:
 
     Args:
         max_calls: Most running calls.
-        max_calls_per_host: Most running calls from one host.
+        max_calls_per_host: Most running calls from a single host.
         max_bytes: Most bytes in the requests of running calls; a single request may be larger.
     """
 
@@ -39,7 +39,7 @@ class CallLimits:
         return self._running
 
     def begin_call(self, peer: str, size_bytes: int) -> None:
-        """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded when it is one too many."""
+        """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded beyond a limit."""
         host = host_of(peer)
         if self._running >= self._max_calls:
             raise _busy(f"the service already runs {self._max_calls} calls")
@@ -58,7 +58,7 @@ class CallLimits:
         _decrement(self._calls, host_of(peer))
 
     def begin_side_stream(self, peer: str) -> None:
-        """Count a stream of gRPC's own; raises Overloaded when it is one too many."""
+        """Count one of gRPC's own streams; raises Overloaded beyond a limit."""
         host = host_of(peer)
         is_of_one_connection = host != peer  # callers of a socket file all have the same name
         if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:

@@ -1,4 +1,4 @@
-"""The caller of a service, as identity has found it."""
+"""The caller of a service, as authentication has identified it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_SUBJECT = 512  # characters
 
 
 class PrincipalKind(StrEnum):
-    """How a caller has shown who it is."""
+    """How a caller was authenticated."""
 
     LOCAL = "local"  # it did not have to: the service runs without identity
     API_KEY = "api_key"
@@ -22,7 +22,7 @@ class PrincipalKind(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a caller may do, by the kind of method."""
+    """The permissions of a caller, by kind of method."""
 
     EXECUTE = "execute"  # run, plan, cancel and resume
     READ = "read"  # executions, timelines, sessions, collections, tools
@@ -36,13 +36,14 @@ class Principal:
     """A caller.
 
     Attributes:
-        tenant: Whose data it sees: part of every stored key.
-        subject: Its name within the tenant: the holder's of a key, `issuer#subject` of a token, a SPIFFE id.
-        kind: How it has shown who it is.
-        scopes: What it may do.
-        key_id: The key that it used, which can be revoked while a call runs; empty for none.
-        expires_at: When these expire, in seconds since 1970; None for never.
-        tenant_token: The token that a service passes on to the services that it calls for this caller; empty for none.
+        tenant: Owner of the data that it sees: part of every stored key.
+        subject: Its name within the tenant: a key holder's name, `issuer#subject` of a token, or a SPIFFE id.
+        kind: How it was authenticated.
+        scopes: Its permissions.
+        key_id: Its API key, which can be revoked while a call runs; empty without a key.
+        expires_at: When its credentials expire, in seconds since 1970; None for never.
+        tenant_token: The token that a service forwards when it calls other services for this caller; empty without a
+            token.
     """
 
     tenant: str
@@ -55,7 +56,7 @@ class Principal:
 
     @property
     def identity(self) -> str:
-        """What distinguishes it from the tenant's other callers, whichever key it uses; empty without identity."""
+        """Identifies the caller within its tenant, for any of its keys; empty without authentication."""
         if self.kind is PrincipalKind.LOCAL:
             return ""
         return f"{self.kind.value}:{self.subject}"
@@ -65,5 +66,5 @@ LOCAL = Principal(DEFAULT_TENANT, "local", PrincipalKind.LOCAL, frozenset(Scope)
 
 
 def work_of(tenant: str, subject: str = "") -> Principal:
-    """Return the caller for work that goes on for a tenant, or for one of its callers, whoever watches it."""
+    """Return the caller for background work of a tenant, or of one of its callers."""
     return Principal(tenant, subject, PrincipalKind.SERVICE, frozenset())

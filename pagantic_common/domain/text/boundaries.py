@@ -10,7 +10,7 @@ from typing import Final
 
 from pagantic_common.domain.text.words import is_without_spaces, split_words
 
-_DIGIT_SPACES: Final = "\u00a0\u2007\u2009\u202f"  # between digits they group those of one number
+_DIGIT_SPACES: Final = "\u00a0\u2007\u2009\u202f"  # between digits they group the digits of a number
 _SYMBOLS: Final = ("Sc", "Sm", "So")  # currency, mathematics, and others such as a degree
 _BEFORE_NUMBER, _AFTER_NUMBER = ".,#\u00a7", "%\u2030\u2031\u066a\uff05\ufe6a\u2032\u2033"  # per cent and primes
 _OPENING: Final = ("Ps", "Pi")  # brackets and quotation marks
@@ -18,16 +18,16 @@ _OPENING: Final = ("Ps", "Pi")  # brackets and quotation marks
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A place where one quote may end and another may begin: a gap with white space, or an edge of the text.
+    """A place where a quote may end and another may begin: a gap with white space, or an edge of the text.
 
-    It is also a gap between two letters of scripts without spaces.
+    A gap between two letters of scripts without spaces is a boundary, too.
 
     Attributes:
         words: The number of words before it.
-        left: The end of the word before it, or the beginning of the text.
-        right: The start of the word after it, or the end of the text.
-        ends: The positions where a quote may end that has the word before it as its last; the first edge itself.
-        begins: The positions where a quote may begin that has the word after it as its first; the last edge itself.
+        left: The end of the previous word, or the beginning of the text.
+        right: The start of the next word, or the end of the text.
+        ends: The positions where a quote that ends with the previous word may end; the first edge itself.
+        begins: The positions where a quote that begins with the next word may begin; the last edge itself.
     """
 
     words: int
@@ -38,7 +38,7 @@ class Boundary:
 
 
 def find_boundaries(text: str) -> list[Boundary]:
-    """Return the boundaries of a text in order, its edges among them; none for a text without words."""
+    """Return the boundaries of a text in order, including its edges; empty for a text without words."""
     words = split_words(text)
     if not words:
         return []
@@ -56,7 +56,7 @@ def find_boundaries(text: str) -> list[Boundary]:
 
 
 def find_quote(quote: str, source: str) -> int:
-    """Return where a source has a quote first that begins and ends at boundaries; -1 where it has none."""
+    """Return the first place where a source has a quote that begins and ends at boundaries; -1 without such a place."""
     start = source.find(quote)
     if start < 0:
         return start
@@ -69,9 +69,9 @@ def find_quote(quote: str, source: str) -> int:
 
 
 def shortest_quotes(boundaries: Sequence[Boundary], least: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the two boundaries, by their index, of the shortest quote from each on that has enough words.
+    """Yield the boundary indexes of the shortest quote from each boundary that has enough words.
 
-    A boundary is left out after which a quote of enough words has more than `most`.
+    Leaves out a boundary if the shortest quote of enough words from it is longer than `most`.
     """
     end = 0
     for begin, boundary in enumerate(boundaries):

@@ -20,8 +20,8 @@ RIDGE: Final = 1e-12  # keeps the matrix of a step invertible
 
 BINS: Final = 10
 
-Example = tuple[float, bool]  # the log-odds that a model gave, and what was right
-Judged = tuple[float, bool]  # the probability that a model gave, and what was right
+Example = tuple[float, bool]  # a model's log-odds, and the right answer
+Judged = tuple[float, bool]  # a model's probability, and the right answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ def probability_of(log_odds: float) -> float:
 
 
 def fit_calibration(examples: Sequence[Example]) -> Calibration:
-    """Return the line that makes the labels most likely; raises ValueError without examples.
+    """Return the line that maximizes the likelihood of the labels; raises ValueError without examples.
 
-    Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that labels of one
-    kind, or ones that the log-odds separate, have a finite line. The steps are Newton's with a line search, after Lin,
-    Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007). Slope and intercept are
-    at most MAX_SCALING, up and down; a steeper line is turned about the mean of the log-odds.
+    Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that the line is
+    finite even if all labels are equal or the log-odds separate them. The steps are Newton's with a line search, after
+    Lin, Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007). Slope and intercept
+    are at most MAX_SCALING in magnitude; a steeper line is turned about the mean of the log-odds.
     """
     if not examples:
         raise ValueError("there are no examples to calibrate by")
@@ -78,7 +78,7 @@ def _bounded(value: float) -> float:
 
 
 def _stepped(line: Calibration, points: Sequence[tuple[float, float]]) -> Calibration | None:
-    """Return the line after one step of Newton's method; None where no step makes it better."""
+    """Return the line after a step of Newton's method; None if no step improves it."""
     slope, intercept, by_slope, by_both, by_intercept = 0.0, 0.0, RIDGE, 0.0, RIDGE
     for at, target in points:
         found = line.probability_of(at)
@@ -130,18 +130,18 @@ def expected_calibration_error(judged: Sequence[Judged]) -> float:
 
 
 def area_under_curve(examples: Sequence[Example]) -> float | None:
-    """Return the chance that an example that is right has more than one that is not, of odds or of probability.
+    """Return the chance that a right example has higher odds or probability than a wrong example.
 
     A tie counts half.
 
-    0.5 is a guess. Returns None for labels of one kind.
+    0.5 is a guess. Returns None if all labels are equal.
     """
     positives = sum(is_right for _, is_right in examples)
     negatives = len(examples) - positives
     if not positives or not negatives:
         return None
-    # In the order of the log-odds, each group of equal ones is above the negatives below it, and ties with its own. The
-    # points count halves, so that they stay whole.
+    # In the order of the log-odds, each positive of a group of equal log-odds beats the negatives below the group, and
+    # ties with the negatives in it. Points count in halves, to stay integers.
     points = negatives_below = 0
     for _, group in groupby(sorted(examples), key=lambda example: example[0]):
         labels = [is_right for _, is_right in group]
@@ -154,7 +154,7 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelCalibration:
-    """A calibration of answers by their labels, fitted to the answers of one model; `maps` has one for each label."""
+    """A calibration of answers by label, fitted to the answers of a model; `maps` has a map for each label."""
 
     model: str
     maps: Mapping[str, Calibration | Curve]
@@ -173,7 +173,7 @@ class LabelCalibration:
 
 
 def shares_of(logprobs: Sequence[float]) -> tuple[float, ...]:
-    """Return each probability as a share of all; their sum is 1. At least one logarithm must be finite."""
+    """Return each probability as a share of the total. At least one logarithm must be finite."""
     best = max(logprobs)
     weights = [math.exp(logprob - best) for logprob in logprobs]
     total = math.fsum(weights)

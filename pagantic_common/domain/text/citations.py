@@ -54,7 +54,7 @@ def _check_bound(field: str, value: int, least: int, greatest: int) -> None:
 
 @lru_cache(maxsize=64)
 def schema_of(policy: CitationPolicy) -> str:
-    """Return the JSON Schema of an answer; its descriptions tell the model what each field is."""
+    """Return the JSON Schema of an answer; its descriptions explain each field to the model."""
     claim = {
         "type": "object",
         "properties": {
@@ -97,7 +97,7 @@ def schema_of(policy: CitationPolicy) -> str:
 
 
 def read_claims(answer_json: str) -> tuple[Claim, ...] | None:
-    """Return the claims of an answer, none for an abstention; None for a text that is no answer of this form."""
+    """Return the claims of an answer, empty for an abstention; None for a text that is not an answer of this form."""
     try:
         answer = parse_json(answer_json)
         if not answer["in_sources"]:
@@ -137,13 +137,13 @@ def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -
 
 
 def quotes_of(boundaries: Sequence[Boundary], policy: CitationPolicy) -> Iterator[tuple[int, int]]:
-    """Yield the two boundaries, by their index, of the shortest quote from each on; none for a text without words."""
+    """Yield the boundary indexes of the shortest quote from each boundary; nothing for a text without words."""
     if boundaries:
         yield from shortest_quotes(boundaries, min(MIN_QUOTE_WORDS, boundaries[-1].words), policy.max_quote_words)
 
 
 def can_be_quoted(sources: Sequence[str], policy: CitationPolicy) -> bool:
-    """Tell whether one of the sources has a quote; one without words has none."""
+    """Return whether any source can be quoted; a source without words cannot."""
     return any(any(quotes_of(find_boundaries(source), policy)) for source in sources)
 
 

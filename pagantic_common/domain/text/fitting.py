@@ -12,7 +12,7 @@ from pagantic_common.domain.text.ranking import Vectors
 from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
 
 MAX_HALVINGS = 8
-MAX_TEXTS = 256  # of one call of an embedder
+MAX_TEXTS = 256  # of a call of an embedder
 
 ResultT = TypeVar("ResultT")
 PartsOf = Callable[[str], Sequence[str]]  # a text and ever shorter parts of it
@@ -26,7 +26,7 @@ class TextEmbedder(Protocol):
 
 
 class PrefixedEmbedder:
-    """Puts before each text what a model wants there; a TextEmbedder, so that a text that is cut keeps its prefix."""
+    """Puts the model's prefix before each text; a TextEmbedder, so that a text that is cut keeps its prefix."""
 
     def __init__(self, embedder: TextEmbedder, prefix: str) -> None:
         self._embedder = embedder
@@ -43,7 +43,7 @@ async def check_embedding_model(embedder: TextEmbedder, model: str) -> None:
 
 
 async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
-    """Embed texts in as few calls as possible; of a text that is too long for the model, its beginning.
+    """Embed texts in as few calls as possible; cut a text that is too long for the model to its beginning.
 
     There must be at least one text.
     """
@@ -51,7 +51,7 @@ async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[s
 
 
 async def embed_ends(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
-    """Embed the last 8192 characters of each text, or the end of one that is too long for the model.
+    """Embed the last 8192 characters of each text, or its end if that is too long for the model.
 
     Takes as few calls as possible. There must be at least one text.
     """
@@ -59,23 +59,23 @@ async def embed_ends(embedder: TextEmbedder, model: str, texts: Sequence[str]) -
 
 
 def ends(text: str) -> list[str]:
-    """Return the last 8192 characters of a text and their ever shorter ends, each half as long as the one before."""
+    """Return the last 8192 characters of a text, then shorter and shorter ends, each half as long as the previous."""
     text = text[-MAX_QUERY_CHARS:]
     return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def beginnings(text: str) -> list[str]:
-    """Return a text and its ever shorter beginnings, each half as long as the one before."""
+    """Return a text, then shorter and shorter beginnings, each half as long as the previous."""
     return [text[: len(text) >> halvings] for halvings in range(MAX_HALVINGS)]
 
 
 def is_too_long(error: InvalidRequest) -> bool:
-    """Tell whether a model refused a text for its length."""
+    """Return whether a model refused a text for its length."""
     return error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
 
 
 async def first_fitting(parts: Sequence[str], work: Callable[[str], Awaitable[ResultT]]) -> ResultT:
-    """Return the result for the first part that is not too long for the model; raises when the last one is."""
+    """Return the result for the first part that is not too long for the model; raises if all parts are too long."""
     for part in parts[:-1]:
         try:
             return await work(part)

@@ -11,9 +11,9 @@ from itertools import groupby, pairwise
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Probabilities at rising log-odds; between two points they lie on a line, and beyond the ends they stay.
+    """Probabilities at rising log-odds; linear between two points, and constant beyond the ends.
 
-    Raises ValueError for points that do not rise, for probabilities outside of [0, 1], and for what is no number.
+    Raises ValueError for points that do not rise, for probabilities outside [0, 1], and for non-numbers.
     """
 
     log_odds: tuple[float, ...]
@@ -57,11 +57,11 @@ class _Block:
 
 
 def fit_curve(examples: Sequence[tuple[float, bool]]) -> Curve:
-    """Return the rising curve that is nearest to the labels by squares; raises ValueError without examples.
+    """Return the rising curve with the least squared distance to the labels; raises ValueError without examples.
 
     The algorithm pools adjacent violators (Ayer, Brunk, Ewing, Reid and Silverman, "An Empirical Distribution Function
-    for Sampling with Incomplete Information", 1955). The probabilities are kept away from 0 and 1 by what so few labels
-    cannot rule out: with n of them they are within [1 / (n + 2), (n + 1) / (n + 2)].
+    for Sampling with Incomplete Information", 1955). The probabilities are kept away from 0 and 1, because few labels
+    cannot rule out the opposite: with n labels they are within [1 / (n + 2), (n + 1) / (n + 2)].
 
     Args:
         examples: The log-odds that a model gave, and whether yes was right.

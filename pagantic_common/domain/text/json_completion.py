@@ -1,8 +1,9 @@
-"""Completes JSON that was cut off, anywhere.
+"""Completes JSON that was cut off at any place.
 
 `safe` is the length of the longest prefix that becomes a document when its open containers are closed. It grows with
-each opened container and each complete value. At the end of the text, an open string, number or literal is completed;
-a key without value and a trailing comma are dropped by cutting the text back to `safe`. One pass, without recursion.
+each opened container and each complete value. At the end of the text, an open string, number or literal is completed; a
+key without value and a trailing comma are dropped by cutting the text back to `safe`. It takes a single pass, without
+recursion.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class _Cut(Exception):
 
 
 def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Complete the beginning of a document; returns the document and the repairs, in order.
+    """Complete the beginning of a document; return the document and the repairs, in order.
 
-    Returns None when the text is not the beginning of a document, or has no value yet.
+    Returns None if the text is not the beginning of a document, or has no value yet.
     """
     walk = _Walk(text)
     try:
@@ -53,8 +54,8 @@ def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
 def partial_json(text: str) -> Any:
     """Return the value of the beginning of a JSON text, to show an answer while it streams.
 
-    A string, number or literal that was cut counts as far as it goes. Returns None when there is no value yet, or when
-    the text is not JSON.
+    A string, number or literal that was cut is kept as far as it goes. Returns None if there is no value yet, or if the
+    text is not JSON.
     """
     completed = complete_json(text.rstrip())
     if completed is not None:
@@ -149,7 +150,7 @@ class _Walk:
         return True
 
     def read_value(self) -> bool | None:
-        """Read a scalar (returns False) or a container's opening (True); returns None when there is neither."""
+        """Read a scalar (returns False) or a container's opening (True); returns None for anything else."""
         char = self.text[self.at]
         if char in _CLOSER_OF:
             self.closers.append(_CLOSER_OF[char])

@@ -31,7 +31,7 @@ def normalize_nfkc(text: str) -> str:
 
 
 def is_reordered(char: str) -> bool:
-    """Tell whether normalizing may move a character past its neighbours."""
+    """Return whether normalizing may move a character past its neighbours."""
     return unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) != 0
 
 

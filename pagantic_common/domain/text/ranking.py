@@ -16,7 +16,7 @@ Scores = NDArray[np.float64]  # one for each position
 Vectors = NDArray[np.float32]  # one row per text
 
 RRF_K: Final = 60
-SMOOTHED: Final = 50  # candidates whose scores are smoothed
+SMOOTHED: Final = 50  # candidates with smoothed scores
 SMOOTHING_NEIGHBOURS: Final = 6  # of each candidate, itself included
 SAMPLING: Final = 16
 
@@ -28,7 +28,8 @@ def best_positions(scores: Scores, above: float, limit: int) -> Order:
     candidates = np.flatnonzero(scores > above)
     sample = scores[::SAMPLING]
     if len(candidates) > SAMPLING * limit and len(sample) > limit:
-        # The limit-th highest score of a sample is no higher than that of all: no position below it is among the best.
+        # The limit-th highest score of a sample is at most the limit-th highest of all: no position below it is among
+        # the best.
         bound = np.partition(sample, len(sample) - limit)[len(sample) - limit]
         candidates = candidates[scores[candidates] >= bound]
     order = np.argsort(-scores[candidates], kind="stable")[:limit]
@@ -37,7 +38,7 @@ def best_positions(scores: Scores, above: float, limit: int) -> Order:
 
 
 def fuse_ranks(legs: Sequence[tuple[Order, float]]) -> dict[int, float]:
-    """Return the weighted sum of 1 / (60 + rank) over the legs whose order has a position; the first rank is 1.
+    """Return the weighted sum of 1 / (60 + rank) over the legs that rank a position; the first rank is 1.
 
     Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods"
     (2009), with their k. A leg is an order and its weight, which is 1 in the paper.
@@ -70,7 +71,7 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
 
 
 def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]:
-    """Return the weighted sum of each leg's scores as fractions of its highest one, for every position of any order.
+    """Return, for every position of any order, the weighted sum of each leg's scores as fractions of its highest.
 
     A leg is an order, the scores of all positions, and its weight. A score below 0 counts as 0.
     """
@@ -84,10 +85,10 @@ def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, flo
 
 
 def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
-    """Return the candidates' scores, drawn towards those of their nearest candidates.
+    """Return the candidates' scores, drawn towards the scores of their nearest candidates.
 
-    Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each score becomes
-    (1 - weight) of its own and `weight` of the mean of the smoothed scores of its neighbours, itself among them, by
+    Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each score becomes (1 -
+    weight) of its own and `weight` of the mean of the smoothed scores of its neighbours, including itself, weighted by
     their cosines. The weight is at least 0 and below 1. Results lie between the lowest and the highest score.
     """
     count = len(scores)

@@ -1,4 +1,4 @@
-"""Scores of texts for a query: Okapi BM25, and the fraction of query terms found. Terms are caseless words."""
+"""Scores of texts for a query: Okapi BM25, and the fraction of query terms in the text. Terms are caseless words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def query_terms(query: str) -> list[str]:
 
 
 def coverage_of(query: str, texts: Iterable[str]) -> float:
-    """Return the fraction of the query's terms that occur in any of the texts; 0 when the query has none."""
+    """Return the fraction of the query's terms that occur in any of the texts; 0 for a query without terms."""
     terms = set(query_terms(query))
     if not terms:
         return 0.0
@@ -81,7 +81,7 @@ class TextIndex:
         return dict(scores)
 
     def coverage(self, query: str) -> dict[int, float]:
-        """Return the fraction of the query's terms, in (0, 1], found in each text; texts without any are left out."""
+        """Return the fraction of the query's terms, in (0, 1], that each text has; leaves out texts without any."""
         terms = query_terms(query)
         matched = Counter(position for term in terms for position in self._postings.get(term, _NOWHERE)[::2])
         return {position: count / len(terms) for position, count in matched.items()}

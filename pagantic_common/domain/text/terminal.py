@@ -20,8 +20,8 @@ _WIDE = ("W", "F")
 _SPACE, _DELETE, _PICTURES = 0x20, 0x7F, 0x2400
 # Scripts and emoji need joiners and U+FE0F; the signs around Arabic and Syriac numbers and the like are seen.
 _KEPT = "\u200c\u200d\ufe0f\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2"
-# Controls but tab and line feed, separators of lines, lone surrogates, and what nobody sees, such as overrides of
-# direction and the characters in which whole texts can be hidden.
+# Control characters except tab and line feed, line separators, lone surrogates, and invisible characters, such as
+# overrides of direction and characters that can hide whole texts.
 _STEERING = re.compile(f"{_CONTROL.pattern}|[\u2028\u2029\ud800-\udfff]|(?![{_KEPT}]){INVISIBLE.pattern}")
 
 
@@ -48,9 +48,9 @@ def _name_steering(match: re.Match[str]) -> str:
 
 
 def plain_json(text: str) -> str:
-    """Return the same JSON with the characters of its strings that nobody can see as escapes.
+    """Return the same JSON with the invisible characters of its strings as escapes.
 
-    These are control characters, and those that change the direction or the look of the text around them.
+    Invisible are control characters, and characters that change the direction or the look of the text around them.
     """
     return _UNSEEN.sub(_escape_unseen, text.replace("\r", ""))
 

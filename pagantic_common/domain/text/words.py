@@ -1,4 +1,4 @@
-"""Splits text of any language into words, and tells which letters are written without spaces between words."""
+"""Splits text of any language into words, and recognizes letters of scripts without spaces between words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANM
 
 
 def is_without_spaces(char: str) -> bool:
-    """Tell whether a letter belongs to a script that writes no spaces between words."""
+    """Return whether a letter belongs to a script that writes no spaces between words."""
     return unicodedata.name(char, "").startswith(_WITHOUT_SPACES)
 
 

@@ -1,1 +1,1 @@
-"""The caller of a method: who it is, whether it may call, and what it tells of its request."""
+"""The caller of a method: its identity, its permissions, and its correlation data."""

@@ -45,7 +45,7 @@ def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | No
 
 @contextmanager
 def _span_of(method: str, traceparent: str) -> Iterator[None]:
-    """Record a call as a span below the caller's; where none are recorded, its ids travel on."""
+    """Record a call as a span below the caller's; without recording, only propagate its ids."""
     if not is_recording():
         with trace_ids(traceparent):
             yield

@@ -29,9 +29,9 @@ class Authenticator(Protocol):
     """Knows callers by their credentials."""
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller; `credentials` is the call's `authorization`, empty without one.
+        """Return the caller; `credentials` is the call's `authorization`, empty without credentials.
 
-        Raises Unauthenticated, and Unavailable when it cannot tell.
+        Raises Unauthenticated, and Unavailable if the check is impossible.
         """
 
 
@@ -39,18 +39,18 @@ class PeerReader(Protocol):
     """Knows callers by the certificates of their connections."""
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return the caller of a call without credentials; None for one whose certificate names no caller.
+        """Return the caller of a call without credentials; None if its certificate names no caller.
 
-        `spiffe_id` is the SPIFFE id of the certificate, empty without one. Raises PermissionDenied for a connection
-        that may not call at all.
+        `spiffe_id` is the SPIFFE id of the certificate, empty without a certificate. Raises PermissionDenied for a
+        connection that may not call at all.
         """
 
 
-# Told of a denied call: its method, its caller where that is known, and the error.
+# Called for a denied call, with its method, its caller if known, and the error.
 OnDenied = Callable[[str, Principal | None, PaganticError], None]
 
 
-# Counts a call that is let in; raises Overloaded for one too many.
+# Counts an admitted call; raises Overloaded beyond the limit.
 Meter = Callable[[Principal], Awaitable[None]]
 
 
@@ -59,18 +59,18 @@ async def _count_nothing(_caller: Principal) -> None:
 
 
 def _tell_nobody(_method: str, _caller: Principal | None, _error: PaganticError) -> None:
-    """Nobody is told of denials."""
+    """Ignore denials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Who knows the callers of a service, and who is told of them.
+    """Authenticator of a service, and the listener for its decisions.
 
     Attributes:
-        authenticator: Without one each caller is the local one, who may call everything.
-        peers: Without it certificates say nothing.
-        on_denied: Told of the calls that are denied.
-        meter: Counts the calls that are let in.
+        authenticator: Without it, each caller is the local caller, which may call everything.
+        peers: Without it, certificates are ignored.
+        on_denied: Called for each denied call.
+        meter: Counts the admitted calls.
     """
 
     authenticator: Authenticator | None = None
@@ -84,7 +84,7 @@ OPEN_TO_ALL = Guard()
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Who may call one method: the scope that it needs, and its service's guard."""
+    """Access to a method: the scope that it needs, and its service's guard."""
 
     scope: Scope
     guard: Guard
@@ -134,9 +134,9 @@ class Admitted:
 
 
 class Gate:
-    """Who may call which method of one server; `doors` are named "service/Method".
+    """Access to the methods of a server; `doors` are named "service/Method".
 
-    A method without a door is denied to everybody.
+    A method without a door denies every call.
     """
 
     def __init__(self, doors: Mapping[str, Door]) -> None:
@@ -146,9 +146,9 @@ class Gate:
     async def admit(
         self, method: str, metadata: Metadata, spiffe_id_of_peer: Callable[[], str] = str
     ) -> AsyncIterator[Admitted]:
-        """Set the caller for the work inside, and check the caller's credentials again while it runs.
+        """Set the caller for the work inside, and check its credentials again while the work runs.
 
-        Raises Unauthenticated and PermissionDenied, and Overloaded for a caller who calls too often.
+        Raises Unauthenticated and PermissionDenied, and Overloaded for a caller that calls too often.
         """
         door = self._doors.get(method)
         if door is None:
@@ -198,7 +198,7 @@ def _credentials_of(metadata: Metadata) -> str:
 
 
 class _Watch:
-    """Checks the credentials of one running call again and again."""
+    """Checks the credentials of a running call periodically."""
 
     def __init__(
         self, authenticator: Authenticator, credentials: str, expires_at: float | None, admitted: Admitted

@@ -1,4 +1,4 @@
-"""What a service gives to the server that serves it."""
+"""The interface from a service to its server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Registration:
 
 
 def gate_of(registrations: Sequence[Registration]) -> Gate:
-    """Return who may call which method of a server."""
+    """Return the access rules for the methods of a server."""
     return Gate(
         {
             f"{one.service_name}/{method}": Door(scope, one.guard)

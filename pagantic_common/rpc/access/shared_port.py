@@ -1,4 +1,4 @@
-"""One service on one port, for the other services and for callers of the edge, each with its own servicer and guard."""
+"""A service on a port that it shares between other services and outside callers, each with a servicer and a guard."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ StreamBehavior = Callable[[Any, Any], AsyncGenerator[Any, None]]
 
 
 def share(inner: Registration, edge: Registration) -> Registration:
-    """Return a registration that gives calls with tenant tokens to `inner`, and all others to `edge`.
+    """Return a registration that sends calls with tenant tokens to `inner`, and other calls to `edge`.
 
-    Both have the same service. Where either knows no callers, they cannot be told apart, and
-    `inner` gets all calls.
+    Both have the same service. If either has no authenticator, the calls cannot be distinguished, and `inner` gets all
+    of them.
     """
     of_services, of_callers = inner.guard.authenticator, edge.guard.authenticator
     if of_services is None or of_callers is None:
@@ -61,7 +61,7 @@ class _Either:
 
 
 class _Recorder:
-    """Takes what a servicer adds to a server."""
+    """Records the handlers that a servicer adds to a server."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Tenant tokens: what the orchestrator sends along, so that the other services know which tenant they work for.
+"""Tenant tokens, which the orchestrator sends to inform the other services of the tenant of their work.
 
-A token is a JWT (RFC 7519), signed with Ed25519 (RFC 9864). It names the tenant, what its bearer may do, and the
-services that take it; it is valid for minutes. A service that calls another one passes its caller's token on, so it can
-work for nobody but its own callers.
+A token is a JWT (RFC 7519), signed with Ed25519 (RFC 9864). It names the tenant, the permissions of its bearer, and the
+services that accept it; it is valid for minutes. A service that calls another service forwards its caller's token, so
+it can work only for its own callers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPE = "tenant+jwt"
 ALGORITHM: Final = "Ed25519"
 LIFETIME_S = 300.0
 RENEW_S = 60.0  # a token is sent for so long, and has the rest of its life to be passed on
-LEEWAY_S = 30  # by which clocks may differ
+LEEWAY_S = 30  # the allowed difference between clocks
 MAX_TOKEN_BYTES = 4096
 MAX_SIGNED = 4096
 SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ, Scope.WRITE})
@@ -43,10 +43,10 @@ log = get_logger(__name__)
 
 
 class TenantTokens:
-    """Gives the credentials with which the orchestrator calls the other services.
+    """Makes the credentials for the orchestrator's calls of the other services.
 
     Args:
-        key: Gives the private key that signs now.
+        key: Returns the private key that signs now.
         now_s: Seconds since 1970.
     """
 
@@ -82,12 +82,12 @@ class TenantTokens:
 
 
 class TenantTokenReader:
-    """Knows callers by their tenant tokens; an Authenticator.
+    """Authenticates callers by their tenant tokens; an Authenticator.
 
     Args:
         area: The service that reads them.
-        keys: Gives the public keys of the orchestrators; None when the service knows none, and takes no token.
-        is_required: Whether a call without a token is refused; else its caller is the local one.
+        keys: Returns the public keys of the orchestrators; None if the service has no keys, and accepts no token.
+        is_required: Whether a call without a token is refused; otherwise its caller is the local caller.
         now_s: Seconds since 1970.
     """
 
@@ -115,7 +115,7 @@ class TenantTokenReader:
         )
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the tenant that a service works for; the log tells why a token is refused."""
+        """Return the tenant that a service works for; logs why a token is refused."""
         if not credentials:
             if self._is_required:
                 raise Unauthenticated("the call has no tenant token", code=ErrorCode.AUTH_MISSING)
@@ -147,7 +147,7 @@ class TenantTokenReader:
 
 
 def is_tenant_token(credentials: str) -> bool:
-    """Tell whether credentials say that they are a tenant token; they may be wrong all the same."""
+    """Return whether credentials claim to be a tenant token; they may still be invalid."""
     try:
         header = jws.extract_compact(credentials.removeprefix(_BEARER).encode()).protected
     except (JoseError, ValueError):
@@ -156,7 +156,7 @@ def is_tenant_token(credentials: str) -> bool:
 
 
 def read_signing_key(path: Path) -> Callable[[], OKPKey]:
-    """Return what gives the private key of a PEM file; raises InvalidRequest for an unusable file."""
+    """Return a function that reads the private key of a PEM file; raises InvalidRequest for an unusable file."""
     return WatchedFile(path, "SIGNING_KEY_FILE", _parse_signing_key).content
 
 

@@ -21,8 +21,8 @@ log = get_logger(__name__)
 class WatchedFile(Generic[ContentT]):
     """The content of a file, at most LOOK_S old.
 
-    A file that cannot be read, or whose content is refused, leaves the content as it was. When the file is opened, it
-    raises InvalidRequest.
+    If the file cannot be read, or its content is refused, the previous content stays. The first read raises
+    InvalidRequest instead.
 
     Args:
         path: The file; it may be a link that is replaced.
@@ -43,7 +43,7 @@ class WatchedFile(Generic[ContentT]):
         self._content = self._read()
 
     def content(self) -> ContentT:
-        """Return what the file holds."""
+        """Return the content of the file."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s

@@ -16,7 +16,7 @@ from pagantic_common.settings import CallerSettings
 
 @dataclass(frozen=True, slots=True)
 class InferencePool:
-    """One inference service: its methods, and how they are called."""
+    """An inference service: its methods, and the peer that calls them."""
 
     stub: pb_grpc.InferenceServiceAsyncStub
     peer: Peer
@@ -26,8 +26,8 @@ class InferencePools:
     """The inference service of each model.
 
     Args:
-        default: The service of every alias without a pool of its own, and of the empty alias.
-        by_alias: The services of the others. Those that are the same channel are called through one peer.
+        default: The service of every alias without a pool, and of the empty alias.
+        by_alias: The services of other aliases. Aliases with the same channel share a peer.
         patience_s: Longest wait of a call for a service that starts.
         credentials: Returns the `authorization` of a call.
     """

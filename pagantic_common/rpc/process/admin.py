@@ -23,7 +23,7 @@ class PortInUse(Exception):
 
 
 async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.aio.Server | None:
-    """Start the admin server; returns None when no port is set. Raises PortInUse."""
+    """Start the admin server; returns None if no port is set. Raises PortInUse."""
     if not settings.admin_port:
         return None
     server = grpc.aio.server(

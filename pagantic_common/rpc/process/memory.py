@@ -16,9 +16,9 @@ def collect_rarely() -> None:
 
 
 def trim_heap() -> None:
-    """Give memory that was freed back to the system; without glibc, nothing is done.
+    """Return freed memory to the system; without glibc, this does nothing.
 
-    glibc keeps what its arenas have free: a few hundred requests of megabytes left 300 MiB that nothing used.
+    glibc keeps the free memory of its arenas: a few hundred requests of megabytes left 300 MiB unused.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

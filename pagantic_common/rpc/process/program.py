@@ -1,4 +1,4 @@
-"""Runs a service as a program: settings, logging, tracing and metrics; what went wrong at its start goes to stderr."""
+"""Runs a service as a program: settings, logging, tracing and metrics; errors at the start go to stderr."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def start_server(
 
 
 def credentials_of(settings: ServiceSettings) -> grpc.ServerCredentials | None:
-    """Return what the port shows its callers; None for plain text."""
+    """Return the credentials that the port presents to callers; None for plain text."""
     certificates = read_certificates(settings, settings.caller_ca_file)
     if certificates is None:
         return None

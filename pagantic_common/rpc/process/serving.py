@@ -36,9 +36,9 @@ OpenApp = Callable[[], AbstractAsyncContextManager[Sequence[Registration]]]
 
 
 async def serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_listening: Callable[[], None]) -> None:
-    """Serve the app until SIGTERM or SIGINT and drain it; the process ends if one of its services is broken.
+    """Serve the app until SIGTERM or SIGINT and drain it; the process ends if any of its services is broken.
 
-    Raises PortInUse, and what opening the app raises.
+    Raises PortInUse, and the errors of opening the app.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

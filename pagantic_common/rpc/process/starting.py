@@ -1,4 +1,4 @@
-"""A service that waits for what it cannot start without: it says that it does not serve yet, and can be ended."""
+"""A service that waits for its requirements to start: it reports that it does not serve yet, and can be ended."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None
 
 
 class StoppedAtStart(Exception):
-    """The process was told to end before it had started."""
+    """The process was asked to end before it had started."""
 
 
 class WaitedTooLong(Unavailable):
-    """What a service cannot start without did not come in the time that it may wait."""
+    """A requirement for starting the service did not appear in the permitted time."""
 
 
 async def pause(seconds: float) -> None:
-    """Sleep while the service starts. Raises StoppedAtStart once the process is told to end."""
+    """Sleep while the service starts. Raises StoppedAtStart when the process is asked to end."""
     stop = stopping.get()
     if stop is None:
         await asyncio.sleep(seconds)
@@ -79,7 +79,7 @@ class _Refusing(grpc.GenericRpcHandler):
         )
 
     def service(self, _details: grpc.HandlerCallDetails) -> Any:
-        """Return what refuses a call of any method."""
+        """Return a handler that refuses a call of any method."""
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 
     async def _refuse(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -40,7 +40,7 @@ class Constraints:
         self._clock = clock
 
     async def compile(self, source: Source | None) -> tuple[Compiled, bool]:
-        """Compile a source; the flag tells whether it was in the cache. Raises InvalidRequest without a source."""
+        """Compile a source; the flag is whether it was in the cache. Raises InvalidRequest without a source."""
         if source is None:
             kinds = "schema_json, grammar, grammar_name, regex, enum_list, cited_sources"
             raise InvalidRequest(f"no source is given: one of {kinds}")
@@ -79,7 +79,7 @@ class Constraints:
         return with_verdict(enforcement, verdict, monotonic_s() - start_s)
 
     async def _grammar_of(self, contract: Contract) -> str:
-        """Return the engine text of the contract's grammar; empty when there is none to check."""
+        """Return the engine text of the contract's grammar; empty without a grammar to check."""
         grammar = contract.grammar
         if contract.grammar_name is not None:
             grammar = self._grammars.read(contract.grammar_name)

@@ -11,9 +11,9 @@ from pagantic_common.telemetry.spans import record_span
 
 
 def record_stages(stages: Sequence[StageReport]) -> None:
-    """Record stages that ran one after the other, the last of them until now.
+    """Record stages that ran one after the other, up to now.
 
-    They ran in another process, so that their own times are not known here.
+    They ran in another process, so their own times are unknown here.
     """
     ended_s = time.monotonic()
     for report in reversed(stages):

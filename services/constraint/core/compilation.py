@@ -105,7 +105,7 @@ def compile_source(source: Source, limits: Limits) -> Compiled:
     limits.check_source(source.text, source.kind.value)
     try:
         engine_text = _engine_text(source)
-        if source.kind is not SourceKind.CITATIONS:  # the inference service tries each text, and this one is made here
+        if source.kind is not SourceKind.CITATIONS:  # generated here, and the inference service tries each text
             check_engine_text(engine_text)
     except GrammarTooComplexError as error:
         message = f"the {source.kind.value} is too complex for the decoder: {error}"

@@ -1,4 +1,4 @@
-"""Grammars: finds their problems, and tells whether they derive a text."""
+"""Grammars: finds their problems, and decides whether they derive a text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pagantic_common.grammar.problems import GrammarError, Problem
 from services.constraint.core.compilation import Source, SourceKind, compile_source
 from services.constraint.core.model import Limits
 
-MAX_PROBLEMS = 100  # listed for one grammar
+MAX_PROBLEMS = 100  # Most problems listed for a grammar.
 _CHUNK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarReport:
-    """The problems of a grammar; `text_matches` is None without a text and for a wrong grammar."""
+    """The problems of a grammar; `text_matches` is None without a text and for an invalid grammar."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
@@ -53,9 +53,9 @@ def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 
 def derives(engine_text: str, text: str) -> bool:
-    """Tell whether the grammar derives the whole text. An ambiguous grammar may take time cubic in the text.
+    """Return whether the grammar derives the whole text. An ambiguous grammar may take time cubic in the text.
 
-    Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) when the engine exceeds its limits.
+    Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the engine exceeds its limits.
     """
     matcher = LLMatcher(byte_tokenizer(), engine_text, log_level=0)
     data = text.encode()

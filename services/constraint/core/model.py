@@ -24,7 +24,7 @@ class Rule:
 class Contract:
     """The required form of an output; at most one of grammar and grammar_name is set.
 
-    `unknown` names a field whose value this version does not know, with the value; empty when there is none.
+    `unknown` names a field, with its value, if this version does not know the value; otherwise it is empty.
     """
 
     schema_json: str = ""
@@ -52,7 +52,7 @@ class Contract:
 
     @property
     def effective_schema_json(self) -> str:
-        """The schema that outputs must satisfy: its own, or that of its citations; empty for none."""
+        """The schema that outputs must satisfy: the contract's own or its citations' schema; empty without a schema."""
         if self.citations is not None:
             return schema_of(self.citations)
         return self.schema_json
@@ -60,7 +60,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes above which sources and outputs are refused, before they can hurt the process."""
+    """Sizes above which sources and outputs are refused, before they can harm the process."""
 
     max_schema_bytes: int
     max_schema_depth: int
@@ -84,6 +84,6 @@ def _check_size(text: str, max_bytes: int, kind: str) -> None:
         )
 
 
-# (output, violations) -> a repaired output, or the same one. It must be importable by name, because it runs in a worker
-# process; its result is validated like any output.
+# (output, violations) -> a repaired output, or the same output. It must be importable by name, because it runs in a
+# worker process; its result is validated like any output.
 RepairStrategy = Callable[[str, Sequence[Violation]], str]

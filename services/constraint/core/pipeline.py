@@ -45,7 +45,7 @@ class Checks:
 
 
 class Pipeline:
-    """Takes one output through the stages."""
+    """Takes an output through the stages."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Pipeline:
         if not before:
             return passed(stage)
         text, changed = normalize_enums(self.output, self.checks.schema)
-        # It is not known which branch of an anyOf applies, so a change must not add a violation.
+        # The applicable branch of an anyOf is unknown, so a change must not add a violation.
         if not changed or self._violations(text) - before:
             return passed(stage)
         self._change(text)

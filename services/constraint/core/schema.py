@@ -53,7 +53,7 @@ def check_document(document: str, schema_json: str, limits: Limits, *, ignore_fo
 
 
 def parse_schema(schema_json: str, limits: Limits) -> Schema:
-    """Parse a schema within limits; raises InvalidRequest with the reason for a wrong one."""
+    """Parse a schema within limits; raises InvalidRequest with the reason for an invalid schema."""
     limits.check_source(schema_json, "schema")
     depth = depth_of(schema_json)
     if depth > limits.max_schema_depth:
@@ -112,7 +112,7 @@ def warnings_of(schema: Schema) -> tuple[str, ...]:
 
 
 def _is_too_large(pattern: str) -> bool:
-    """Tell whether a refused pattern is valid but too large: the validator gives the same error for both."""
+    """Return whether a refused pattern is valid but too large: the validator gives the same error for both."""
     try:
         check_engine_text(engine_text_of_regex(pattern))
     except GrammarTooComplexError:

@@ -22,8 +22,8 @@ from services.constraint.core.schema import SchemaReport, check_document, open_s
 class EnforceJob:
     """An output and its contract.
 
-    `engine_text` is the contract's compiled grammar, empty without one to check; `sources` are the texts that the
-    quotes of a contract with citations are from.
+    `engine_text` is the contract's compiled grammar, empty without a grammar to check; `sources` are the texts that a
+    contract with citations quotes.
     """
 
     output: str
@@ -87,7 +87,7 @@ class Work:
         return check_document(document, schema_json, self.limits, ignore_formats=ignore_formats)
 
     def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
-        """Check rules, and the fields that they read against the schema, if there is one."""
+        """Check rules; if there is a schema, also check the fields that they read against it."""
         schema = None
         if schema_json:
             schema, _ = open_schema(schema_json, self.limits)

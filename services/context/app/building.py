@@ -1,4 +1,4 @@
-"""Lays chunks out as one message within a budget of tokens."""
+"""Lays chunks out as a message within a token budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.context.ports import TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The text of the message, empty without chunks, and how many chunks a search by vectors could not see.
+    """The text of the message, empty without chunks, and the number of chunks that a search by vectors could not see.
 
     `token_count` is 0 without a budget, which needs no count.
     """
@@ -32,9 +32,9 @@ class ContextBuilding:
     """Builds context messages.
 
     Args:
-        retrieval: Finds chunks when none are given.
-        counter: Counts tokens when there is a budget.
-        default_max_tokens: Budget of policies without one; 0 is no budget.
+        retrieval: Retrieves chunks if the request has no chunks.
+        counter: Counts tokens if there is a budget.
+        default_max_tokens: Budget of policies without a budget; 0 for no budget.
     """
 
     def __init__(self, retrieval: Retrieval, counter: TokenCounter, default_max_tokens: int) -> None:
@@ -52,7 +52,7 @@ class ContextBuilding:
         *,
         more_queries: Sequence[str] = (),
     ) -> BuiltContext:
-        """Lay out the given chunks, or retrieved ones of a tenant when none are given.
+        """Lay out the given chunks; without chunks, retrieve a tenant's chunks.
 
         Drops the last chunks to fit the budget.
         """
@@ -73,10 +73,10 @@ class ContextBuilding:
         return BuiltContext(lay_out(chunks, is_fenced=policy.is_fenced), chunks, tokens, coverage, unembedded)
 
     async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str, *, is_fenced: bool) -> tuple[int, int]:
-        """Return how many chunks fit the budget, and their tokens; counts the tokens of a whole text a few times only.
+        """Return how many chunks fit the budget, and their tokens; counts the tokens of a whole text only a few times.
 
         A text has a few tokens more or less than the sum over its lines. So the sum gives the first guess, the second
-        is one chunk more or less, and then the range is halved.
+        guess is a chunk more or less, and then the range is halved.
         """
         max_lines = min(len(chunks), budget)  # a line has at least one token
         lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:max_lines], 1)]

@@ -1,4 +1,4 @@
-"""Embeds stored chunks in the background: what waits is in the store, so that it goes on after a restart."""
+"""Embeds stored chunks in the background. The waiting chunks are in the store, so that work resumes after a restart."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class _Rest:
 
 
 class BackgroundEmbedding:
-    """Embeds the chunks that wait, a few of each collection in turn, its oldest first.
+    """Embeds the waiting chunks, a few of each collection in turn, oldest first.
 
     Args:
-        store: Knows which chunks wait.
+        store: Finds the waiting chunks.
         embedder: Makes the embeddings.
-        defaults: Know the prefixes that models expect.
-        pause_s: The time before the next look when nothing waits, and the first one after a failure of a model.
-        monotonic_s: The time, for these pauses.
+        defaults: The prefixes that models expect.
+        pause_s: The wait before looking again when no chunk waits, and the first wait after a failure of a model.
+        monotonic_s: The time, for these waits.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class BackgroundEmbedding:
                 self._rest(waiting.model, error)
 
     async def _claim(self) -> UnembeddedChunks | None:
-        """Return chunks that wait; None when none does, and when the store does not tell, which is logged."""
+        """Return waiting chunks; None without waiting chunks, and if the store fails, which is logged."""
         now_s = self._monotonic_s()
         resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
-        # An error that ended the loop would end all embedding, because nobody starts it again.
+        # An error that ended the loop would end all embedding, because the loop is never restarted.
         try:
             return await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting, after=self._last_collection_id)
         except Exception as error:
@@ -93,7 +93,7 @@ class BackgroundEmbedding:
         try:
             refusal = await self._embed_acceptable(waiting)
         except BaseException:
-            # Another replica goes on at once, also when the service stops. A claim that stays ends by itself.
+            # Another replica continues at once, also when the service stops. A claim that is not released expires.
             with suppress(Exception):
                 await self._store.release(waiting)
             raise
@@ -101,9 +101,9 @@ class BackgroundEmbedding:
             raise refusal
 
     async def _embed_acceptable(self, waiting: UnembeddedChunks) -> PaganticError | None:
-        """Embed the chunks that the model takes, set the others aside, and return its refusal if it took none.
+        """Embed the chunks that the model accepts and set the others aside; return its refusal if it accepted nothing.
 
-        Of a batch that is refused, each half is tried.
+        If a batch is refused, each half is tried.
         """
         try:
             await self._embed(waiting)
@@ -157,9 +157,9 @@ class BackgroundEmbedding:
         )
 
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
-        """Embed a collection anew with a model; an empty one removes the embeddings.
+        """Embed a collection again with another model; an empty model removes the embeddings.
 
-        The collection then remembers the prefixes that the settings name for the model now.
+        The collection then remembers the prefixes that the settings define for the model now.
         """
         check_collection_name("collection", key.name)
         if model:
@@ -185,5 +185,5 @@ def _halves_of(chunks: UnembeddedChunks) -> list[UnembeddedChunks]:
 
 
 def _is_unforeseen(error: Exception) -> bool:
-    """Tell whether the log needs the traceback of an error."""
+    """Return whether an error should be logged with its traceback."""
     return not isinstance(error, PaganticError)

@@ -29,7 +29,7 @@ class Expanding:
         self._store = store
 
     async def expand(self, found: Sequence[StoredChunk], expansion: Expansion) -> list[Chunk]:
-        """Return the chunks, best first, each with the text around it; windows that touch become one."""
+        """Return the chunks, best first, each with the text around it; merges windows that touch."""
         if not expansion.neighbours and not expansion.has_section:
             return [one.chunk for one in found]
         windows: list[_Window] = []
@@ -42,7 +42,7 @@ class Expanding:
         return [_to_chunk(window, text) for window, text in zip(windows, texts, strict=True) if text]
 
     async def _window_of(self, one: StoredChunk, expansion: Expansion) -> _Window | None:
-        """Return the window of a chunk; None for one whose document was replaced since it was found."""
+        """Return the window of a chunk; None if its document was replaced since the search."""
         reach = expansion.neighbours
         if expansion.has_section:
             reach = max(reach, _SECTION_REACH)
@@ -59,7 +59,7 @@ _SECTION_REACH = 40  # chunks on each side that are looked at for the section
 
 
 def _section_of(one: StoredChunk, around: Sequence[StoredChunk], neighbours: int) -> list[StoredChunk]:
-    """Return the chunks of the section around one, and its neighbours in any case."""
+    """Return the chunks of the section around a chunk, and always its neighbours."""
     center = next(at for at, other in enumerate(around) if other.id == one.id)
     first = last = center
     while first > 0 and (
@@ -78,14 +78,14 @@ def _is_near(one: StoredChunk, other: StoredChunk, neighbours: int) -> bool:
 
 
 def _is_section(one: StoredChunk, first: StoredChunk, last: StoredChunk) -> bool:
-    """Tell whether a window from one chunk to another keeps to the section and its bound."""
+    """Return whether a window from `first` to `last` stays within the section and its size limit."""
     heading = _heading_of(one)
     is_short = _span_of(last)[1] - _span_of(first)[0] <= MAX_SECTION_CHARS
     return is_short and _heading_of(first) == heading == _heading_of(last)
 
 
 def _add(windows: list[_Window], window: _Window) -> None:
-    """Add a window; those that it touches become one with it, at the place of the best."""
+    """Add a window; merge the windows that it touches, at the place of the best."""
     touching = [
         known
         for known in windows

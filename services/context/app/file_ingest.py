@@ -34,14 +34,14 @@ log = get_logger(__name__)
 
 
 class FileIngest:
-    """Reads files and stores their documents; each is on disk when its result is yielded.
+    """Reads files and stores their documents; each document is on disk before its result is yielded.
 
     Args:
         library: Stores the documents.
-        sources: Finds the documents whose files are gone.
+        sources: Finds the documents of removed files.
         incoming: Keeps a file until it is read.
         reading: Reads files.
-        folders: The folders that callers may have read.
+        folders: The folders that the service may read for callers.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FileIngest:
     async def ingest_files(
         self, key: CollectionKey, parts: AsyncIterator[FileHeader | FilePart]
     ) -> AsyncGenerator[FileResult | FilesSummary, None]:
-        """Store files as they come. The next one is received when the one before is stored."""
+        """Store files as they arrive; each is received after the previous file is stored."""
         check_collection_name("collection", key.name)
         outcomes: Counter[FileOutcome] = Counter()
         async for header in parts:
@@ -77,7 +77,7 @@ class FileIngest:
     async def ingest_folder(
         self, key: CollectionKey, selection: FolderSelection
     ) -> AsyncGenerator[FileResult | FilesSummary, None]:
-        """Store the files of a folder by their paths, and delete the documents of files that are gone, if asked."""
+        """Store the files of a folder by their paths; on request, delete the documents of removed files."""
         check_collection_name("collection", key.name)
         if key.tenant != DEFAULT_TENANT:
             raise PermissionDenied(
@@ -108,7 +108,7 @@ class FileIngest:
             return await self._ingest(key, header, file)
 
     async def _ingest(self, key: CollectionKey, header: FileHeader, file: IncomingFile) -> FileResult:
-        """Store one file; errors other than its own are raised."""
+        """Store a file; errors not caused by the file are raised."""
         try:
             check_source("the name of the file", header.source)
             parse_metadata("file", header.metadata_json)
@@ -122,7 +122,7 @@ class FileIngest:
         return FileResult(header.source, _outcome_of(stored), chunk_count=stored.split_chunk_count)
 
     async def _prune(self, key: CollectionKey, selection: FolderSelection, listing: FolderListing) -> int:
-        """Delete the documents whose files are gone; one in a folder that cannot be listed may be there."""
+        """Delete the documents of removed files; keep the documents of files in a folder that cannot be listed."""
         there = {_source_of(selection.root, path) for path in listing.paths}
         unknown = tuple(f"{_source_of(selection.root, path)}/" for path, _ in listing.unreadable)
         stored = await self._sources.list_sources(key, f"{selection.root}/")

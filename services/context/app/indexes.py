@@ -1,4 +1,4 @@
-"""The indexes of collections: kept in memory, brought up to date by what changed, dropped when memory is short."""
+"""The indexes of collections: kept in memory, updated by changes, and dropped when memory is short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.context.core.document import CollectionKey
 from services.context.core.search.collection_index import Changes, CollectionIndex
 from services.context.ports import ChunkStore
 
-MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is read anew
+MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is rebuilt
 MIN_COMPACTED = 1000  # chunks of an index that is worth it
 
 
@@ -27,7 +27,7 @@ class Indexes:
 
     Args:
         store: The store of the chunks.
-        max_bytes: Memory for the kept indexes; the least recently used one is dropped first. The index in use may be
+        max_bytes: Memory for the kept indexes; the least recently used index is dropped first. The index in use may be
             larger.
     """
 
@@ -40,7 +40,7 @@ class Indexes:
 
     async def open(self, key: CollectionKey) -> CollectionIndex:
         """Return the index of the collection as it is now; raises NotFound."""
-        # A caller that is stopped leaves the update to its end: nobody else may change the same index meanwhile.
+        # A cancelled caller leaves the update running: no other caller may change the same index meanwhile.
         task = asyncio.create_task(self._open(key))
         self._opening.add(task)
         task.add_done_callback(self._opened)
@@ -88,7 +88,7 @@ class Indexes:
         return await self._start(key, await self._store.read_whole(key))
 
     async def _start(self, key: CollectionKey, changes: Changes) -> CollectionIndex:
-        self._kept.pop(key, None)  # frees the old index before the new one is built
+        self._kept.pop(key, None)  # frees the old index before the new index is built
         return await asyncio.to_thread(CollectionIndex(changes.options).apply, changes)
 
     def _drop_old(self) -> None:

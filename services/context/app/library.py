@@ -35,10 +35,10 @@ class Library:
     Args:
         store: Keeps the collections.
         words: Counts the tokens of words.
-        embedder: Knows which models make embeddings.
-        bounds: The limits of one ingest.
+        embedder: Knows the models that make embeddings.
+        bounds: The limits of an ingest.
         splitting: The size of chunks.
-        defaults: The options of a collection that is made without any.
+        defaults: The options of a collection that is created without options.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Library:
         self._defaults = defaults
 
     async def create_collection(self, key: CollectionKey, embedding_model: str | None, language: str) -> Collection:
-        """Make an empty collection; None and an empty language are the defaults, an empty model makes no embeddings."""
+        """Create an empty collection; None and an empty language mean defaults, an empty model makes no embeddings."""
         check_collection_name("name", key.name)
         check_language("language", language or self._defaults.language)
         if embedding_model is None:
@@ -83,7 +83,7 @@ class Library:
         await self._store.delete_collection(key)
 
     async def ingest(self, key: CollectionKey, documents: Sequence[Document]) -> IngestResult:
-        """Split documents into chunks and store them, all or none."""
+        """Split documents into chunks and store all of them, or nothing."""
         check_collection_name("collection", key.name)
         check_documents(documents, self._bounds)
         options = await self._options_of(key)
@@ -113,7 +113,7 @@ class Library:
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return their number."""
         check_collection_name("collection", key.name)
-        # A NUL is in no stored source, and PostgreSQL refuses to look for one.
+        # No stored source has a NUL, and PostgreSQL rejects a query with a NUL.
         return await self._store.delete_documents(key, [source for source in sources if NUL not in source])
 
     async def _options_of(self, key: CollectionKey) -> CollectionOptions:

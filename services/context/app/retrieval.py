@@ -40,10 +40,10 @@ class Retrieval:
     async def retrieve(
         self, tenant: str, query: str, policy: RetrievalPolicy, more_queries: Sequence[str] = ()
     ) -> Found:
-        """Return chunks of a tenant, best first, without duplicates; several queries are searched in one pass.
+        """Return chunks of a tenant, best first, without duplicates; several queries are searched in a single pass.
 
-        Raises NotFound for the collection, PreconditionFailed for vectors of a collection that has none, and the
-        inference service's errors.
+        Raises NotFound for the collection, PreconditionFailed for a vector search in a collection without vectors, and
+        the inference service's errors.
         """
         policy.check_retrieval(query, more_queries)
         key = CollectionKey(tenant, policy.collection)

@@ -1,4 +1,4 @@
-"""Derives what is stored of a collection from its texts again, and compares."""
+"""Derives the stored data of a collection from its texts again, and compares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIN_COSINE = 0.99  # of an embedding with a new one of the same text; batches ro
 
 @dataclass(slots=True)
 class Report:
-    """Counts of what was compared, and the differences, the first 100 of them in words."""
+    """Counts of the compared items, and the differences; the first 100 differences are described."""
 
     document_count: int = 0
     chunk_count: int = 0
@@ -45,7 +45,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """A stored embedding that is to be compared with a new one, and the collection's options when it was read."""
+    """A stored embedding to compare with a new embedding, and the collection's options when it was read."""
 
     name: str
     content: str
@@ -54,7 +54,7 @@ class _Sampled:
 
 
 class Verification:
-    """Verifies collections. What changes in a collection meanwhile is no difference."""
+    """Verifies collections. Concurrent changes of a collection do not count as differences."""
 
     def __init__(self, store: ChunkStore, indexes: Indexes, embedder: TextEmbedder) -> None:
         self._store = store
@@ -62,9 +62,9 @@ class Verification:
         self._embedder = embedder
 
     async def verify(self, key: CollectionKey, embedding_sample: int) -> Report:
-        """Compare every chunk with its document, and a sample of embeddings with new ones; raises NotFound.
+        """Compare every chunk with its document, and a sample of embeddings with new embeddings; raises NotFound.
 
-        A sample of 0 is 32 embeddings, of -1 none.
+        A sample of 0 means 32 embeddings, a sample of -1 means no embeddings.
         """
         check_collection_name("collection", key.name)
         if not -1 <= embedding_sample <= MAX_SAMPLE:

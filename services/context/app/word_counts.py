@@ -1,4 +1,4 @@
-"""The number of tokens of words, asked of the embedding model's tokenizer once for each word."""
+"""Token counts of words; the embedding model's tokenizer counts each word once."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def _estimated(texts: Sequence[str]) -> Mapping[str, int]:
 
 
 def _missing(texts: Sequence[str], known: Mapping[str, int]) -> list[str]:
-    """Return the words of texts that are not known; `known` may grow meanwhile."""
+    """Return the words of texts that `known` lacks; `known` may grow meanwhile."""
     return sorted(word for word in countable_words(texts) if word not in known)

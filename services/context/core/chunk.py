@@ -12,7 +12,7 @@ CHUNK_OVERHEAD_BYTES: Final = 512  # id, numbers and the names of fields
 
 
 def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> list[Chunk]:
-    """Return the first chunks that fit into `max_bytes`, at least one."""
+    """Return the first chunks that fit into `max_bytes`, at least one of them."""
     left_bytes = max_bytes
     kept: list[Chunk] = []
     for chunk in chunks:

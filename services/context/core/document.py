@@ -15,7 +15,7 @@ from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
-NUL = "\0"  # PostgreSQL stores no text that has one.
+NUL = "\0"  # PostgreSQL cannot store a text with this character.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """A hash of content, metadata and outline, which tells whether the document changed."""
+        """A hash of content, metadata and outline, for detecting changes of the document."""
         head = f"{len(self.metadata_json)}:{self.metadata_json}"
         if self.outline != Outline():
             head += f"{len(self.outline.to_json())}:{self.outline.to_json()}"
@@ -38,7 +38,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class CollectionKey:
-    """A collection: whose it is, and its name among theirs."""
+    """A collection: its tenant, and its name within the tenant."""
 
     tenant: str
     name: str
@@ -46,7 +46,7 @@ class CollectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """The prefixes that an embedding model expects: one before each query, and one before each chunk of a document."""
+    """The prefixes that an embedding model expects: before each query, and before each chunk of a document."""
 
     query: str = ""
     document: str = ""
@@ -70,7 +70,7 @@ class CollectionDefaults:
     prefixes: Mapping[str, Prefixes] = field(default_factory=dict)
 
     def options(self, model: str, language: str = "") -> CollectionOptions:
-        """Return the options of a new collection; an empty language is the default one."""
+        """Return the options of a new collection; an empty language is the default language."""
         return CollectionOptions(model, language or self.language, self.prefixes_of(model))
 
     def prefixes_of(self, model: str) -> Prefixes:
@@ -92,7 +92,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class IngestBounds:
-    """Limits of one Ingest."""
+    """Limits of an Ingest."""
 
     max_documents: int
     max_document_chars: int
@@ -111,7 +111,7 @@ def check_source(field: str, source: str) -> None:
 
 
 def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None:
-    """Raise InvalidRequest when a document is malformed, too large or repeated, or there are too many or none."""
+    """Raise InvalidRequest for a malformed, oversized or repeated document, and for no documents or too many."""
     if not 1 <= len(documents) <= bounds.max_documents:
         raise InvalidRequest(f"documents has {len(documents)} entries: send 1 to {bounds.max_documents}")
     sources: set[str] = set()
@@ -123,7 +123,7 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
         sources.add(document.source)
         _check_content(f"{where}.content", document.content, bounds)
         metadata = parse_metadata(where, document.metadata_json)
-        parse_metadata(where, dump_json(metadata))  # rerankers write it anew: 1e9 becomes 1000000000.0
+        parse_metadata(where, dump_json(metadata))  # rerankers serialize it again: 1e9 becomes 1000000000.0
 
 
 def _check_content(field: str, content: str, bounds: IngestBounds) -> None:

@@ -1,4 +1,4 @@
-"""Retrieval policies: where to search, how to score, and what to keep."""
+"""Retrieval policies: the collection, the scores, and the limits of a search."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalPolicy:
-    """Where to search and what to keep.
+    """The collection to search and the chunks to keep.
 
-    `max_chunks` of 0 or less keeps all, `max_tokens` of 0 is the service's default, and a retriever or a fusion of a
-    newer version is None.
+    If `max_chunks` is 0 or less, all chunks are kept; a `max_tokens` of 0 is the service's default. A retriever or a
+    fusion of a newer version is None.
     """
 
     collection: str

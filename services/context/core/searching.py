@@ -32,7 +32,7 @@ DIVERSIFIED: Final = 4  # candidates for each chunk of a diverse selection
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query as an index reads it; `vector` is its embedding, None where no vectors are searched."""
+    """A query in the form that an index reads; `vector` is its embedding, None for a search without vectors."""
 
     term_ids: TermIds
     vector: Vector | None = None
@@ -40,7 +40,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that was found, by its id in the store."""
+    """A chunk that matches, by its id in the store."""
 
     chunk_id: int
     score: float
@@ -94,7 +94,7 @@ def _candidate_count(policy: RetrievalPolicy, limit: int, query_count: int) -> i
 
 
 def _answer(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int) -> _Ranked:
-    """Return what one query finds with at least the policy's score, without repeated contents."""
+    """Return the results of a query with at least the policy's score, without repeated contents."""
     found = _distinct(index, query, policy, allowed, limit)
     if policy.smoothing:
         found = _smoothed(index, found, policy.smoothing)

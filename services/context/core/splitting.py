@@ -12,7 +12,7 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from services.context.core.document import Document
 
 BLOCK_CHARS: Final = 20_000
-MAX_WORD_CHARS: Final = 40  # a longer word is not counted by the model: one token for each character is enough
+MAX_WORD_CHARS: Final = 40  # the model does not count a longer word: one token for each character is enough
 # A CJK character is a word of its own, because nothing separates words there.
 _WORD: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]|\w+|[^\w\s]")
 
@@ -29,14 +29,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Most tokens of a chunk, and most tokens that it shares with the one before."""
+    """Most tokens of a chunk, and most tokens that it shares with the previous chunk."""
 
     chunk_tokens: int
     overlap_tokens: int
 
 
 def countable_words(texts: Iterable[str]) -> set[str]:
-    """Return the distinct words of texts, runs of letters or single signs, whose tokens a model should count."""
+    """Return the distinct words of texts, runs of letters or single signs, for a model to count their tokens."""
     words: set[str] = set()
     for text in texts:
         words.update(_WORD.findall(text))
@@ -44,17 +44,17 @@ def countable_words(texts: Iterable[str]) -> set[str]:
 
 
 def count_tokens(text: str, token_counts: Mapping[str, int]) -> int:
-    """Return the sum over the words of a text; a word that was not counted has a token for each character.
+    """Return the sum over the words of a text; an uncounted word counts a token for each character.
 
-    The tokens of a text are at most a few more than those of its words.
+    A text has at most a few more tokens than its words.
     """
     return sum(token_counts.get(word, len(word)) for word in _WORD.findall(text))
 
 
 def split(document: Document, splitting: Splitting, token_counts: Mapping[str, int]) -> list[Piece]:
-    """Return the pieces in order; none is blank, begins or ends with white space, or has more tokens than allowed.
+    """Return the pieces in order, stripped, not blank, and within the allowed number of tokens.
 
-    A character that has more tokens than allowed is a piece of its own.
+    A character with more tokens than allowed becomes its own piece.
     """
     kind: type[TextSplitter | MarkdownSplitter] = TextSplitter
     if document.outline.headings:

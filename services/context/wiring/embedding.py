@@ -1,4 +1,4 @@
-"""Makes what embeds chunks in the background."""
+"""Wires the background embedding of chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.context.adapters.store.embeddings import SqlEmbeddings
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.settings import ContextSettings
 
-LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few where texts are too long
+LEASE_TIMEOUTS = 2  # a batch of chunks takes a single call, or a few calls if its texts are too long
 
 
 def make_embedding(settings: ContextSettings, access: StoreAccess, pools: InferencePools) -> BackgroundEmbedding:
@@ -30,9 +30,9 @@ def make_embedding(settings: ContextSettings, access: StoreAccess, pools: Infere
 
 
 def _background_credentials(settings: ContextSettings) -> Credentials:
-    """Return what signs tokens for work without a caller; without a key such calls have no token.
+    """Return credentials that sign tokens for work without a caller; without a key such calls have no token.
 
-    Raises InvalidRequest for a file that cannot be used.
+    Raises InvalidRequest for an unusable file.
     """
     if settings.signing_key_file is None:
         return pass_on

@@ -21,7 +21,7 @@ from services.context.settings import ContextSettings
 
 @dataclass(frozen=True, slots=True)
 class FileReaders:
-    """What reads files, open."""
+    """The opened readers of files."""
 
     incoming: IncomingFiles
     reading: FileReading

@@ -1,7 +1,7 @@
 """Scorers of a deployment: functions that installed packages offer as entry points.
 
 A function takes the query and the texts of the chunks, and returns a number for each; higher is better. It runs in a
-thread, which Python cannot stop: a call that takes too long fails, but its thread runs on and counts as busy.
+thread, which Python cannot stop: a call that takes too long fails, but its thread continues and counts as busy.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ log = get_logger(__name__)
 
 
 class _WrongError(Exception):
-    """What is wrong with a function or its result, in words that callers may read."""
+    """The defect of a function or its result, in a message for callers."""
 
 
 class CustomScorer:
-    """A function of an installed package; a Scorer. What it raises or returns wrongly is the request's failure alone.
+    """A function of an installed package; a Scorer. An error or an invalid result fails only its request.
 
     Args:
         name: Name of the entry point.
         function: Returns a score for each text.
-        timeout_s: Longest time for one call.
+        timeout_s: Longest time for a call.
     """
 
     def __init__(self, name: str, function: ScoreFunction, timeout_s: float) -> None:
@@ -120,7 +120,7 @@ def _settle(
 
     try:
         loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the loop is closed: no caller waits any more
         return
 
 

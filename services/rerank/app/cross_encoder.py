@@ -9,17 +9,17 @@ from pagantic_common.domain.text.calibration import probability_of
 from pagantic_common.domain.text.fitting import ends, first_fitting
 from services.rerank.ports import PairScorer, ScorerInfo
 
-TEXTS_OF_A_CALL = 32  # a cross-encoder takes as long for one as an embedding model for many
+TEXTS_OF_A_CALL = 32  # a cross-encoder takes as long for a text as an embedding model for many texts
 
 
 class CrossEncoderScorer:
     """Scores by the probability that a cross-encoder gives to a chunk; a Scorer.
 
-    Of a chunk that is too long for the model its beginning is read, and of such a query its end.
+    If a chunk is too long for the model, only its beginning is read; if a query is too long, only its end.
 
     Args:
-        pair_scorer: Asks the models.
-        model: Alias of the cross-encoder where a request names none.
+        pair_scorer: Calls the models.
+        model: Alias of the cross-encoder for requests without a model.
     """
 
     info = ScorerInfo("cross_encoder", "probability that the chunk is relevant, by a cross-encoder", 0.0, 1.0)
@@ -29,7 +29,7 @@ class CrossEncoderScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the probability of each chunk, None for a blank one."""
+        """Return the probability of each chunk, None for a blank chunk."""
         positions = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         for start in range(0, len(positions), TEXTS_OF_A_CALL):

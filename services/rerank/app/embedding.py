@@ -18,7 +18,7 @@ class EmbeddingScorer:
 
     Args:
         embedder: Makes the embeddings.
-        model: Alias of the embedding model where a request names none.
+        model: Alias of the embedding model for requests without a model.
     """
 
     info = ScorerInfo("embedding", "cosine of the embeddings of query and chunk", -1.0, 1.0)
@@ -28,7 +28,7 @@ class EmbeddingScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the cosine of each chunk, None for a blank one."""
+        """Return the cosine of each chunk, None for a blank chunk."""
         scored = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         if not scored:

@@ -25,7 +25,7 @@ from services.rerank.ports import LanguageModel, ScorerInfo
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityOptions:
-    """The model where a request names none, the characters of a chunk that are read, and the chunks at once."""
+    """The default model, the characters of a chunk that are read, and the number of chunks scored at once."""
 
     model: str
     chunk_chars: int
@@ -46,7 +46,7 @@ class ProbabilityScorer(ABC):
         self._options = options
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return a score for each chunk; None for a blank one, and for one that leaves the model no room."""
+        """Return a score for each chunk; None for a blank chunk, and for a chunk that leaves the model no room."""
         query = query[-MAX_QUERY_CHARS:]
         model = model or self._options.model
         turns = asyncio.Semaphore(self._options.chunks_at_once)
@@ -76,7 +76,7 @@ class ProbabilityScorer(ABC):
 
     @abstractmethod
     async def _score_text(self, model: str, query: str, text: str) -> float:
-        """Return the score of the text of one chunk; raises the inference service's errors."""
+        """Return the score of a chunk's text; raises the inference service's errors."""
 
 
 class LikelihoodScorer(ProbabilityScorer):

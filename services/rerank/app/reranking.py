@@ -1,4 +1,4 @@
-"""The use-case behind Rerank: scores chunks anew, and selects the ones to keep."""
+"""The use-case behind Rerank: scores chunks again, and selects the chunks to keep."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Reranking:
     """Reranks chunks.
 
     Args:
-        scorers: The scorers by which requests may ask.
-        embedding: The scorer whose embeddings tell which chunks differ.
-        default: Weights of the scorers of requests that name none, at least one. Raises InvalidRequest for a scorer
-            that is unknown.
+        scorers: The scorers that requests may name.
+        embedding: The scorer with embeddings that measure the difference between chunks.
+        default: Weights of the scorers for requests without scorers, at least one of them. Raises InvalidRequest for an
+            unknown scorer.
     """
 
     def __init__(self, scorers: Sequence[Scorer], embedding: EmbeddingScorer, default: Mapping[str, float]) -> None:
@@ -33,7 +33,7 @@ class Reranking:
 
     @property
     def infos(self) -> list[tuple[ScorerInfo, float]]:
-        """The scorers for callers with their weights in the default, those of the default first."""
+        """The scorers for callers with their default weights, the default scorers first."""
         weights = {weighted.name: weighted.weight for weighted in self._default}
         names = [*weights, *(name for name in self._scorers if name not in weights)]
         return [(self._scorers[name].info, weights.get(name, 0.0)) for name in names]

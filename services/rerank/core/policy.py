@@ -1,4 +1,4 @@
-"""Rerank policies: how to score, and what to keep."""
+"""Rerank policies: the scorers, and the chunks to keep."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RerankPolicy:
-    """How to score and what to keep.
+    """The scorers, and the chunks to keep.
 
-    No scorers are the service's default, 0 is no limit, and a fusion of a newer version is None.
+    Without scorers, the service's default applies; 0 means no limit, and a newer version's fusion is None.
     """
 
     scorers: tuple[WeightedScorer, ...] = ()
@@ -53,7 +53,7 @@ class RerankPolicy:
 
     @property
     def is_fused(self) -> bool:
-        """Whether several scores become one."""
+        """Whether several scores are fused."""
         return len(self.scorers) > 1
 
     @property

@@ -18,7 +18,7 @@ from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The scores of one scorer by position; None where it could not score the chunk, which then counts as `lowest`."""
+    """The scores of a scorer by position; None for a chunk without a score, which counts as `lowest`."""
 
     scorer: WeightedScorer
     scores: Sequence[float | None]

@@ -22,16 +22,16 @@ from services.tools.ports import Report
 
 
 class FunctionToolAdapter:
-    """Calls a function: one that is async in the event loop, another in a thread of its own."""
+    """Calls a function: an async function in the event loop, any other function in its own thread."""
 
     def __init__(self, tool: FunctionTool[..., Any]) -> None:
         self._tool = tool
         self._places = asyncio.Semaphore(tool.max_concurrent)
-        self._abandoned: set[Future[str]] = set()  # calls that nobody waits for any more
+        self._abandoned: set[Future[str]] = set()  # calls without a waiting caller
 
     @property
     def definition(self) -> ToolDefinition:
-        """What models see of it."""
+        """The definition of the tool for models."""
         return self._tool.definition
 
     @property
@@ -42,7 +42,7 @@ class FunctionToolAdapter:
         return f"{len(self._abandoned)} of its calls were given up and still run"
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed and what the function does.
+        """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error.
 
         Calls beyond the tool's own limit wait.
         """
@@ -72,7 +72,7 @@ class FunctionToolAdapter:
             return _text_of(await self._tool.function(**taken))
 
     async def _call_in_thread(self, taken: Mapping[str, Any]) -> str:
-        """Call the function in a thread, which keeps its place until the function returns, given up or not."""
+        """Call the function in a thread, which holds its place until the function returns, even without a caller."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         future: Future[str] = Future()
 
@@ -90,7 +90,7 @@ class FunctionToolAdapter:
 
         await self._places.acquire()
         future.set_running_or_notify_cancel()
-        # A daemon: one that never returns does not keep the service from ending.
+        # A function that never returns must not keep the service from ending.
         thread = threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True)
         try:
             thread.start()
@@ -111,14 +111,14 @@ def _call_in(loop: asyncio.AbstractEventLoop, report: Report, progress: ToolProg
 
 
 def _as_error(error: BaseException) -> Exception:
-    """Return an error that a task can have: nobody's function ends the service."""
+    """Return an error that a task can hold, so that no function can end the service."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration | concurrent.futures.CancelledError):
         return error
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
 def _refusal(error: pydantic.ValidationError) -> InvalidArguments:
-    """Return the refusal of arguments; what a caller sent is not repeated."""
+    """Return the refusal of arguments, without the values that the caller sent."""
     problems = []
     for one in error.errors(include_input=False, include_url=False, include_context=False):
         name = name_of(one["loc"])

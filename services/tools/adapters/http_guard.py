@@ -1,6 +1,6 @@
-"""Sends HTTP requests to allowed hosts only, and bounds what they answer.
+"""Sends HTTP requests to allowed hosts only, and limits the size of the responses.
 
-Names are looked up once, so that the address that was checked is the address that is called.
+Each name is looked up once, so that the checked address is the address called.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def guarded_client(
     """Return a client on a guarded transport; callers bound how long they wait for an answer."""
     return httpx2.AsyncClient(
         transport=transport,
-        # A compressed body could become larger than its bytes tell.
+        # A compressed body could expand far beyond its number of bytes.
         headers={**headers, "accept-encoding": "identity"},
         timeout=httpx2.Timeout(connect=_CONNECT_TIMEOUT_S, write=_SEND_TIMEOUT_S, read=None, pool=None),
         auth=auth,
@@ -55,9 +55,9 @@ def guarded_client(
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Checks each request's host and address, and counts the bytes of each response.
+    """Checks the host and address of each request, and counts the bytes of each response.
 
-    Bodies whose content type begins with `uncounted_type` are bounded by their readers.
+    Bodies with a content type that begins with `uncounted_type` are limited by their readers.
     """
 
     uncounted_type: ClassVar[str | None] = None
@@ -141,7 +141,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def _pinned(request: httpx2.Request, address: Address) -> httpx2.Request:
-    """Return the request for one address of its host; the certificate must still be the host's."""
+    """Return the request for an address of its host; the certificate must still be for the host."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=str(address)),

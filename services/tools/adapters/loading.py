@@ -37,9 +37,9 @@ def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[T
 
 
 def load_hooks(names: Iterable[str]) -> list[ToolHook]:
-    """Return the hooks that are named as `package.module:object`, or with the path of a file before the colon.
+    """Return the hooks named `package.module:object`, or `path/of/file:object`.
 
-    A class is called without arguments. Raises InvalidRequest (CONFIG_INVALID) for what is no hook.
+    A class is called without arguments. Raises InvalidRequest (CONFIG_INVALID) for an object that is not a hook.
     """
     return [_hook_of(name, number) for number, name in enumerate(names)]
 

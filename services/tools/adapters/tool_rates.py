@@ -12,11 +12,11 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 
 class ToolRates:
-    """Counts calls in sliding windows, each tool for itself.
+    """Counts calls in sliding windows, separately for each tool.
 
     Args:
-        rates: Rates such as "60/minute", by tool or by a pattern in which * stands for any text; the first that
-            matches counts.
+        rates: Rates such as "60/minute", by tool or by a pattern in which * stands for any text; the first match
+            counts.
     """
 
     def __init__(self, rates: Mapping[str, str]) -> None:
@@ -24,7 +24,7 @@ class ToolRates:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def take(self, tool: str) -> str:
-        """Count a call, and return why it is one too many; empty when it is not."""
+        """Count a call; return why it exceeds the rate, empty if it does not."""
         rate = next((rate for pattern, rate in self._rates.items() if fnmatchcase(tool, pattern)), None)
         if rate is None or await self._limiter.hit(rate, tool):
             return ""

@@ -1,7 +1,7 @@
-"""Keeps one Model Context Protocol server connected, and its tools registered.
+"""Keeps a Model Context Protocol server connected, and its tools registered.
 
-A server that is lost keeps its tools, which say why they cannot be called, and is connected again after a wait that
-grows with each failure.
+A lost server keeps its tools, which report why they cannot be called. It is connected again after a wait, which grows
+with each failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _numbers = count(1)  # a server that is removed and registered again does not ow
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How a server is kept connected.
+    """Limits of a server's connection.
 
     The list of tools is read again after each change and every `refresh_s`, but not sooner than `settle_s` after a
     change. Lost servers are connected again after `reconnect_s`, which doubles up to `max_reconnect_s`.
@@ -45,7 +45,7 @@ class ConnectionLimits:
 
 
 class ServerConnection:
-    """Owns the session of one server. `run` connects it; other methods may be called at any time."""
+    """Owns the session of a server. `run` connects it; other methods may be called at any time."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class ServerConnection:
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the server's tools cannot be called now; empty when they can.
+        """Why the server's tools cannot be called now; empty if they can.
 
-        Every caller may read it, so the particulars, which may name programs and hosts, are only in `status`.
+        Every caller may read it, so the details, which may name programs and hosts, are only in `status`.
         """
         if self._session is not None and self._state is ServerState.CONNECTED:
             return ""
@@ -98,7 +98,7 @@ class ServerConnection:
 
     @property
     def session(self) -> McpSession:
-        """The open session; raises Unavailable while there is none."""
+        """The open session; raises Unavailable without an open session."""
         if self._session is None or self.unavailable_reason:
             reason = f"server {self._spec.name!r} is not connected: {self._reason}"
             raise Unavailable(reason, retry_after_s=self._limits.reconnect_s)
@@ -220,7 +220,7 @@ class ServerConnection:
 
 
 def _name_beside(registered: Collection[str], name: str) -> str:
-    """Return the name of a tool that is left out, told apart from those that are registered."""
+    """Return the name of a left-out tool, distinct from the names of registered tools."""
     return f"{name} (listed again)" if name in registered else name
 
 
@@ -244,5 +244,5 @@ class RemoteTool:
         return self._connection.unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return what the server answers."""
+        """Return the response of the server."""
         return await self._connection.call_tool(self._remote_name, arguments, report)

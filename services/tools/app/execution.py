@@ -1,6 +1,6 @@
-"""Runs one tool call: checks its arguments, bounds its time, retries it, and makes every failure a value.
+"""Runs a tool call: checks its arguments, limits its time, retries it, and returns every failure as a value.
 
-Knows no particular tool.
+It works for any tool.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ToolExecutor:
         self._limits = limits
 
     async def follow(self, call: ToolCall, deadline: Deadline) -> AsyncGenerator[ToolProgress | Outcome, None]:
-        """Run a call, and yield its newest progress whenever that is asked for, then its outcome."""
+        """Run a call; yield its newest progress whenever the caller asks for the next item, and then its outcome."""
         has_news = asyncio.Event()
         newest: list[ToolProgress] = []
 

@@ -13,9 +13,10 @@ FIRST_OPEN_S, MAX_OPEN_S, PROBE_S = 5.0, 60.0, 60.0
 
 
 class CallGuard:
-    """The rates of tools, None for no limits, and a circuit breaker for each.
+    """The rates of tools, None for no limits, and a circuit breaker for each tool.
 
-    A tool that fails in its own words has answered. A call that its caller gave up says nothing about the tool.
+    A failure that a tool reports itself counts as an answer. A call that its caller cancelled says nothing about the
+    tool.
     """
 
     def __init__(self, rates: Rates | None, clock: Clock) -> None:
@@ -24,7 +25,7 @@ class CallGuard:
         self._breakers: dict[str, Breaker] = defaultdict(partial(Breaker, FIRST_OPEN_S, MAX_OPEN_S, PROBE_S))
 
     async def refusal_of(self, tool: str) -> str:
-        """Return why a call may not be made now; empty when it may, which is then counted."""
+        """Return why a call is refused now; empty for a permitted call, which is then counted."""
         if self._rates is not None and (refusal := await self._rates.take(tool)):
             return refusal
         wait_s = self._breakers[tool].admit(self._clock.monotonic_s())

@@ -18,7 +18,8 @@ async def run_with_hooks(
 ) -> str:
     """Return the result of a tool after its hooks.
 
-    Raises ToolDenied, InvalidArguments for arguments that a hook made wrong, and what the tool and the hooks raise.
+    Raises ToolDenied, InvalidArguments for arguments that a hook made invalid, and the errors of the tool and the
+    hooks.
     """
     name = tool.definition.name
     for hook in hooks:

@@ -1,8 +1,8 @@
 """Offers of tools by programs that run them: their calls, and their health.
 
 Theory of operation. An offer lasts as long as the stream of its program. A call waits in a table until the program
-answers it; the queue of the stream has the calls that the program has not read. A watch ends an offer whose program has
-been silent for too long, so that its tools are gone even if the stream is not.
+answers it; the queue of the stream holds the calls that the program has not read. A watch ends the offer of a program
+that has been silent for too long, so that its tools disappear even if the stream stays open.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class CallAsked:
-    """The program is asked to run a call."""
+    """Asks the program to run a call."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class CallWithdrawn:
-    """Nobody waits for a call any more."""
+    """No caller waits for the call any more."""
 
     call_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class HealthAsked:
-    """The program is asked for its health."""
+    """Asks the program for its health."""
 
 
 ProviderEvent = Offered | CallAsked | CallWithdrawn | HealthAsked
@@ -85,7 +85,7 @@ class _RunningCall:
 
 
 class _Offer:
-    """The tools of one program, and the calls that it runs."""
+    """The tools of a program, and the calls that it runs."""
 
     def __init__(self, name: str, limits: OfferLimits, clock: Clock) -> None:
         self.id = uuid.uuid4().hex
@@ -98,7 +98,7 @@ class _Offer:
         self._count = 0
 
     async def next_event(self) -> ProviderEvent | None:
-        """Return the next message to the program; None once the offer has ended."""
+        """Return the next message to the program; None after the end of the offer."""
         return await self._events.get()
 
     def ask_health(self) -> None:
@@ -130,7 +130,7 @@ class _Offer:
             del self._calls[call_id]
 
     def answer(self, call_id: str, answer: ToolProgress | str | ToolFailed) -> None:
-        """Take an answer; one to a call that nobody waits for is dropped."""
+        """Take an answer; drop it if no caller waits for it."""
         running = self._calls.get(call_id)
         if running is None or running.result.done():
             return
@@ -143,7 +143,7 @@ class _Offer:
                 running.result.set_result(answer)
 
     def end(self, reason: str) -> None:
-        """Fail what runs; the stream ends."""
+        """Fail the running calls, and end the stream."""
         self.unavailable_reason = reason
         for running in self._calls.values():
             if not running.result.done():
@@ -165,7 +165,7 @@ class ProvidedTool:
         return self._offer.unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return what the program gives; raises ToolFailed and ToolUnavailable. Cancelling withdraws the call."""
+        """Return the program's result; raises ToolFailed and ToolUnavailable. Cancelling withdraws the call."""
         return await self._offer.call(self._own_name, arguments, report)
 
 
@@ -189,8 +189,8 @@ class Providers:
     async def offer(self, name: str, tools: Sequence[ToolDefinition]) -> AsyncGenerator[ProviderEvent, None]:
         """Offer tools until the generator is closed, and yield the messages to their program.
 
-        Raises InvalidRequest for a wrong name, Conflict for one that is taken, Overloaded for one offer too many, and
-        Unavailable once the program has been silent for too long.
+        Raises InvalidRequest for an invalid name, Conflict for a taken name, Overloaded for too many offers, and
+        Unavailable after the program has been silent for too long.
         """
         offer = self._open(name)
         try:

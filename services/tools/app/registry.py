@@ -12,7 +12,7 @@ from pagantic_common.grammar.arguments import ArgumentChecker
 from services.tools.ports import Tool
 
 _MAX_LISTED_NAMES = 10
-# The tools are listed in one message, which may have 4 MiB; what a name, a safety and a reason take comes on top.
+# The tools are listed in a message of at most 4 MiB; each tool's name, safety and reason also need room in it.
 _MAX_BYTES = 3 * 1024 * 1024
 _OWN = ""
 # Ends the name of a source that a number follows, because another source may have had the name before.
@@ -22,8 +22,8 @@ NUMBER_MARK = "#"
 class ToolRegistry:
     """Holds tools and the checkers of their arguments; names are unique.
 
-    A tool belongs to a source. The deployment's own tools are registered one by one, and stay; those of another source
-    are replaced all at once.
+    A tool belongs to a source. The deployment's own tools are registered individually, and stay; the tools of another
+    source are replaced all at once.
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, max_bytes: int = _MAX_BYTES) -> None:
@@ -42,10 +42,10 @@ class ToolRegistry:
     def replace(
         self, source: str, tools: Iterable[Tool], *, max_tools: int = sys.maxsize, setting: str = ""
     ) -> Mapping[str, str]:
-        """Make these the tools of a source, in place of those that it had.
+        """Replace all tools of a source by these tools.
 
-        Returns, by name, why a tool is left out: a wrong or taken name, a wrong schema, no more room, or more tools
-        than `setting` allows. Those that are left out do not count.
+        Returns, by name, why a tool is left out: an invalid or taken name, an invalid schema, no more room, or more
+        tools than `setting` allows. Left-out tools do not count towards the limit.
         """
         self.version += 1
         for name in [name for name, owner in self._sources.items() if owner == source]:
@@ -88,7 +88,7 @@ class ToolRegistry:
         return self._sources.get(name, _OWN).partition(NUMBER_MARK)[0]
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool with this name, if there is one."""
+        """Return the tool with this name; None for an unknown name."""
         return self._tools.get(name)
 
     def checker_of(self, name: str) -> ArgumentChecker:

@@ -1,4 +1,4 @@
-"""The Model Context Protocol servers of the service: which there are, and which more may be registered."""
+"""The service's Model Context Protocol servers, and the rules for registering more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What callers may register; servers of the settings are allowed by being there."""
+    """Limits on the servers that callers may register; the servers of the settings are always allowed."""
 
     programs: ProgramAllowlist = field(default_factory=ProgramAllowlist)
     hosts: HostAllowlist = field(default_factory=HostAllowlist)
@@ -69,8 +69,8 @@ class McpServers:
     async def register(self, spec: ServerSpec) -> Sequence[Tool]:
         """Connect a server for a caller and return its tools.
 
-        Raises PreconditionFailed for what the settings do not allow, Conflict for a taken name, and Unavailable for a
-        server that cannot be connected, which is not kept.
+        Raises PreconditionFailed for a server outside the settings' limits, Conflict for a taken name, and Unavailable
+        for an unreachable server, which is then removed.
         """
         connection = self._keep(self._allowed(spec)).connection
         try:
@@ -85,7 +85,7 @@ class McpServers:
         return connection.tools
 
     def _allowed(self, spec: ServerSpec) -> ServerSpec:
-        """Return what a caller may register, with the hosts that it may call."""
+        """Return an allowed server with the hosts that it may call; raises PreconditionFailed for other servers."""
         check_server_name(spec.name)
         transport, admission = spec.transport, self._admission
         if isinstance(transport, ProgramTransport):
@@ -142,5 +142,5 @@ class McpServers:
 
 async def _end(kept: _Kept) -> None:
     kept.running.cancel()
-    kept.connection.forget()  # at once, so that another server may take the names; a cancelled one adds no more
+    kept.connection.forget()  # at once, so that another server may take the names; a cancelled connection adds nothing
     await asyncio.gather(kept.running, return_exceptions=True)

@@ -20,8 +20,8 @@ _HOST = re.compile(r"[\w.:-]+")
 class HostAllowlist:
     """Hosts that may be called: names and addresses, each with or without a port, and networks.
 
-    A name is allowed to mean a private address only if that address is allowed too, or if the name is one of
-    `inner_hosts`, which the deployment itself wants called wherever they are.
+    A name may resolve to a private address only if that address is allowed too, or if the name is in `inner_hosts`,
+    names that the deployment itself allows at any address.
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
@@ -45,7 +45,7 @@ class HostAllowlist:
         return replace(self, inner_hosts=frozenset((_fold(host), port) for host, port in inner_hosts))
 
     def has_host(self, host: str, port: int) -> bool:
-        """Tell whether a host may be called by this name or address."""
+        """Return whether a host may be called by this name or address."""
         name = _fold(host)
         if {(name, None), (name, port)} & (self.hosts | self.inner_hosts):
             return True
@@ -53,7 +53,7 @@ class HostAllowlist:
         return address is not None and self._has_network_of(address)
 
     def has_address(self, host: str, port: int, address: Address) -> bool:
-        """Tell whether an allowed host may mean this address."""
+        """Return whether an allowed host may have this address."""
         return (_fold(host), port) in self.inner_hosts or is_public(address) or self.has_host(str(address), port)
 
     def _has_network_of(self, address: Address) -> bool:
@@ -61,7 +61,7 @@ class HostAllowlist:
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address belongs to the public internet."""
+    """Return whether an address belongs to the public internet."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return address.is_global and not address.is_multicast
@@ -95,7 +95,7 @@ def _address_of(host: str) -> Address | None:
 
 
 def _fold(host: str) -> str:
-    """Return the one way in which a host is written here."""
+    """Return the canonical form of a host."""
     address = _address_of(host)
     if address is not None:
         return str(address)
@@ -109,5 +109,5 @@ class ProgramAllowlist:
     beginnings: tuple[tuple[str, ...], ...] = ()
 
     def has(self, argv: tuple[str, ...]) -> bool:
-        """Tell whether a command line has an allowed beginning."""
+        """Return whether a command line has an allowed beginning."""
         return any(argv[: len(beginning)] == beginning for beginning in self.beginnings)

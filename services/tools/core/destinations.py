@@ -45,7 +45,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    """One entry of the allowlist; `*.example.com` is every name below example.com."""
+    """An entry of the allowlist; `*.example.com` covers every name below example.com."""
 
     scheme: str
     host: str
@@ -69,7 +69,7 @@ class AllowedHost:
 
 
 def parse_allowed_host(text: str) -> AllowedHost:
-    """Read an entry such as `example.com`, `*.example.com:8443` or `http://10.0.0.7`; HTTPS where none is named.
+    """Read an entry such as `example.com`, `*.example.com:8443` or `http://10.0.0.7`; HTTPS if it has no scheme.
 
     Raises ValueError.
     """

@@ -11,7 +11,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def prefixed_name(source: str, tool: str) -> str:
-    """Return `<source>_<tool>` with '_' for other characters; a hash of the whole name ends one that is too long."""
+    """Return `<source>_<tool>` with '_' for other characters; a name over the limit ends in a hash of the whole."""
     name = _OTHER.sub("_", f"{source}_{tool}")
     if len(name) <= MAX_NAME_CHARS:
         return name

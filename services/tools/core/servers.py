@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol: how each is reached, and what it offers."""
+"""Servers of the Model Context Protocol: their transports and their tools."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def check_server_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTransport:
-    """A program that speaks the protocol on its standard streams; `environment` is added to a minimal one."""
+    """A program that speaks the protocol on its standard streams; `environment` is added to a minimal environment."""
 
     argv: tuple[str, ...] = field(repr=False)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: str | None = None
 
     def describe(self) -> str:
-        """Return what may be listed: arguments may hold secrets."""
+        """Return the description for lists, without the arguments, which may hold secrets."""
         return self.argv[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """The credentials that an authorization server knows; tokens are only asked of `issuer`."""
+    """The credentials for an authorization server; tokens are requested only from `issuer`."""
 
     client_id: str
     client_secret: str = field(repr=False)
@@ -63,7 +63,7 @@ class HttpTransport:
 
     @classmethod
     def parse(cls, url: str) -> HttpTransport:
-        """Return the transport to a URL, which may not call any host yet. Raises InvalidRequest."""
+        """Return the transport to a URL, without permission to call any host yet. Raises InvalidRequest."""
         try:
             parts = urlsplit(url)
             port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
@@ -74,7 +74,7 @@ class HttpTransport:
         return cls(url, parts.hostname, port)
 
     def describe(self) -> str:
-        """Return what may be listed: the path and the query may hold secrets."""
+        """Return the description for lists, without the path and the query, which may hold secrets."""
         return f"{self.host}:{self.port}"
 
 
@@ -111,7 +111,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ToolHints:
-    """What a server says about a tool. The defaults are the protocol's."""
+    """A server's hints about a tool. The defaults are the protocol's."""
 
     is_read_only: bool = False
     is_destructive: bool = True
@@ -130,7 +130,7 @@ class ToolHints:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool under the name that its server gave it. `defect` says why it cannot be used; empty for one that can."""
+    """A tool under its server's name for it. `defect` is why it cannot be used; empty for a usable tool."""
 
     name: str
     description: str
@@ -140,7 +140,7 @@ class OfferedTool:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of a list of tools."""
+        """The size of the tool in a list of tools."""
         return sum(len(text.encode(errors="replace")) for text in (self.name, self.description, self.parameters_json))
 
 
@@ -154,7 +154,7 @@ class ToolList:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Data that a server can be asked for; `size_bytes` is None when the server does not say."""
+    """Data that a server offers; `size_bytes` is None if the server does not report the size."""
 
     uri: str
     name: str

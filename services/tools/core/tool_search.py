@@ -34,13 +34,13 @@ class ToolIndex:
 
 def _text_of(tool: ToolDefinition) -> str:
     parts = [tool.name] * NAME_WEIGHT + [tool.description]
-    with contextlib.suppress(JsonTextError):  # the tool is still found by its name and description
+    with contextlib.suppress(JsonTextError):  # the name and description are still searched
         parts += _words_of_parameters(parse_json(tool.parameters_json or "{}"))
     return _split_words(" ".join(parts)[:MAX_TEXT_CHARS])
 
 
 def _words_of_parameters(schema: Any) -> Iterator[str]:
-    """Yield the names and descriptions of parameters, nested ones too."""
+    """Yield the names and descriptions of parameters, including nested parameters."""
     if isinstance(schema, list):
         for inner in schema:
             yield from _words_of_parameters(inner)
@@ -57,5 +57,5 @@ def _words_of_parameters(schema: Any) -> Iterator[str]:
 
 
 def _split_words(text: str) -> str:
-    """Return a text in which the words of names such as `get_openIssues` stand apart."""
+    """Return a text with names such as `get_openIssues` split into words."""
     return _WORD_BREAK.sub(" ", text)

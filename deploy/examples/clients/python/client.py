@@ -1,7 +1,7 @@
 """A program that uses pagantic by gRPC: `python client.py COMMAND [TEXT]`. Without arguments it lists the commands.
 
-Programs in Python have a more comfortable way, `pagantic_common.client`. This one shows what travels, and needs nothing
-of this repository but its proto files: README.md says how its stubs are made.
+Python programs have a more convenient way, `pagantic_common.client`. This program shows the messages, and needs nothing
+of this repository but its proto files: README.md explains how its stubs are made.
 """
 
 import ipaddress
@@ -55,7 +55,7 @@ ANSWER_TOKENS, LONG_ANSWER_TOKENS = 80, 1000
 # Pieces of text before a connection is dropped, or an execution cancelled.
 ENOUGH_PIECES = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
-# Exit codes are those of the command `pagantic`.
+# The exit codes of the command `pagantic`.
 EXIT_FAILED, EXIT_USAGE, EXIT_REQUEST, EXIT_OUTPUT, EXIT_UNAVAILABLE, EXIT_CANCELLED = 1, 2, 3, 6, 7, 8
 EXIT_OF_CODE = {"INFERENCE_OUTPUT_TRUNCATED": EXIT_OUTPUT}
 EXIT_OF_CODE |= dict.fromkeys(("QUOTA_RATE", "QUOTA_CONCURRENCY", "CONFIG_SOURCE_UNAVAILABLE"), EXIT_UNAVAILABLE)
@@ -80,7 +80,7 @@ def printable(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Tell the user something beside the answer."""
+    """Print a message for the user beside the answer."""
     sys.stderr.write(printable(text) + "\n")
 
 
@@ -125,20 +125,20 @@ class Failure(Exception):
 
     @property
     def category(self) -> str:
-        """The part of the system in which it belongs; empty without one."""
+        """The part of the system that caused the error; empty if unknown."""
         if self.described is None or not self.described.category:
             return ""
         return error_pb2.ErrorCategory.Name(self.described.category).removeprefix("ERROR_CATEGORY_")
 
     @property
     def exit_code(self) -> int:
-        """What the program ends with."""
+        """The exit code of the program."""
         status = self.source.removeprefix("status ")
         by_category = EXIT_OF_CATEGORY.get(self.category) or EXIT_OF_STATUS.get(status, EXIT_REQUEST)
         return EXIT_OF_CODE.get(self.name, by_category)
 
     def show(self) -> None:
-        """Print what failed, where it belongs, and what to do next."""
+        """Print the error, its source, and the next step."""
         note(f"error: {self.name}")
         note(f"from: {self.source}")
         if self.category:
@@ -158,7 +158,7 @@ class StreamEnded(grpc.RpcError):
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
-        """Return what happened."""
+        """Return the description of the failure."""
         return "the stream ended before its execution"
 
     def trailing_metadata(self) -> tuple[()]:
@@ -192,7 +192,7 @@ class Connection:
         self.stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(self.channel)
 
     def drop(self) -> None:
-        """Close the connection with everything that runs on it, and open another one."""
+        """Close the connection with everything that runs on it, and open another."""
         self.channel.close()
         self.open()
 
@@ -207,7 +207,7 @@ def target_of(address: str) -> SplitResult:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether only this machine can read what is sent to an address."""
+    """Return whether only this machine can read the traffic to an address."""
     host = target_of(address).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -218,7 +218,7 @@ def is_loopback(address: str) -> bool:
 def make_request(
     mode: execution_pb2.Mode.ValueType, text: str, *, max_tokens: int, **more: Any
 ) -> execution_pb2.SystemRequest:
-    """Return a request with an id of its own, by which it can be cancelled, followed and sent again."""
+    """Return a request with its own id, by which it can be cancelled, followed and sent again."""
     request = execution_pb2.SystemRequest(
         request_id=str(uuid.uuid4()),
         mode=mode,
@@ -231,7 +231,7 @@ def make_request(
 
 
 def make_chat(text: str, *, max_tokens: int = ANSWER_TOKENS, **more: Any) -> execution_pb2.SystemRequest:
-    """Return a chat without tools: its answer is one text."""
+    """Return a chat without tools: its answer is a single text."""
     request = make_request(execution_pb2.MODE_CHAT, text, max_tokens=max_tokens, **more)
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
     return request
@@ -275,7 +275,7 @@ class Answer:
         self._show()
 
     def rewind(self) -> None:
-        """Forget the text after the last stored event: who follows from that event gets it again."""
+        """Forget the text after the last stored event: following from that event sends it again."""
         self._text = self._text[: self._stored]
 
     def _show(self) -> None:
@@ -323,7 +323,8 @@ def vote(connection: Connection, text: str) -> None:
 def resume(connection: Connection, text: str) -> None:
     """Stream an answer over a connection that breaks.
 
-    A request in the background goes on when its caller is gone. Who comes back follows it from the last event.
+    A request in the background continues after its caller has left. A caller that returns follows it from the last
+    event.
     """
     request = make_chat(text, background=True)
     request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # No deadline of a call binds it.
@@ -361,7 +362,7 @@ def read_until_drop(connection: Connection, events: Iterator[event_pb2.Execution
 def begin_or_follow(
     connection: Connection, request: execution_pb2.SystemRequest, sequence: int, timeout_s: float
 ) -> Iterator[event_pb2.ExecutionEvent]:
-    """Return the stream of a request, which is begun where no event of it has arrived; the same id begins it once."""
+    """Return the stream of a request, begun if no event has arrived; the same id begins it only once."""
     if not sequence:
         return connection.stub.ExecuteStream(request, **connection.options(timeout_s))
     note(f"follows: event {sequence}")
@@ -390,7 +391,7 @@ def cancel(connection: Connection, text: str) -> None:
 
 
 def error(connection: Connection, _text: str) -> None:
-    """Make two requests that fail: one that is refused by a status, and one whose response has an error."""
+    """Make two requests that fail: the first is refused by a status, the second has a response with an error."""
     refused = make_chat("Hello", max_tokens=8)
     refused.hints.temperature = 9
     try:

@@ -27,7 +27,7 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the options say; None is left to a question."""
+    """The values of the options; None means that a question is asked."""
 
     model: str | None
     data: str | None
@@ -49,7 +49,7 @@ class Asker:
         self.is_asking = is_asking
 
     def ask(self, question: str, default: str, check: Callable[[str], AnswerT]) -> AnswerT:
-        """Return a checked answer; a wrong one is asked for again. Raises UsageError for a wrong default."""
+        """Return a checked answer; asks again after an invalid answer. Raises UsageError for an invalid default."""
         while self.is_asking:
             try:
                 return check(self._typed(lambda: str(typer.prompt(question, default=default, err=True))))
@@ -73,7 +73,7 @@ class Asker:
 
 
 def client_settings(asker: Asker, address: str | None, key_file: str | None) -> dict[str, str]:
-    """Return the settings of a client of a system elsewhere; asks for what is None, and raises UsageError."""
+    """Return the settings of a client for a system elsewhere; asks for values that are None, and raises UsageError."""
     if address is None:
         address = asker.ask("Address of the system", ORCHESTRATOR, _check_address)
     settings = {"PAGANTIC_ADDRESS": _check_address(address)}
@@ -101,7 +101,7 @@ def _check_address(address: str) -> str:
 
 
 def choose(asker: Asker, given: Given) -> Choices:
-    """Ask for what the options do not say; raises UsageError for what cannot be."""
+    """Ask for the values that the options lack; raises UsageError for invalid values."""
     model, data, http, key = given.model, given.data, given.http, given.key
     if model is None:
         model = asker.ask(

@@ -1,4 +1,4 @@
-"""What `pagantic init` is told, checked, and the lines of the settings file that say it."""
+"""The checked choices for `pagantic init`, and the lines of the settings file that they give."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+,=-]+")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the settings file is to say.
+    """The choices for the settings file.
 
     Args:
         model: Name of a pulled model or of the catalog, absolute path of a GGUF file, `bundled` or `none`.
         data: Folder for state.
-        http_port: Port of the HTTP gateway; 0 has `pagantic up` start none.
-        key_file: The file of the operator's API key; None asks callers for none.
+        http_port: Port of the HTTP gateway; 0 keeps `pagantic up` from starting it.
+        key_file: The file of the operator's API key; None asks callers for no key.
         first_port: Port of the orchestrator; the other services follow it.
     """
 
@@ -56,7 +56,7 @@ class Choices:
             found["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
             found["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
             found["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
-            # Without this, the gateway would give its own key, the operator's, to callers that have none.
+            # Without this, the gateway would give its own key, the operator's, to callers without a key.
             found["PAGANTIC_HTTP_AUTH"] = "keys"
         return found
 
@@ -86,7 +86,7 @@ def text_of(settings: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value as the file has it: also as a shell reads it, but for the rarest ones."""
+    """Return a value quoted for the file, in a form that a shell reads, too, except for very rare values."""
     if _PLAIN.fullmatch(value):
         return value
     if not {"'", "\\"}.intersection(value):
@@ -97,7 +97,7 @@ def _quoted(value: str) -> str:
 
 
 def absolute(option: str, given: str) -> Path:
-    """Return an absolute path; raises UsageError where its `~` is the home of nobody."""
+    """Return an absolute path; raises UsageError if its `~` names an unknown user."""
     try:
         return expand_home(given).absolute()
     except ValueError as error:
@@ -105,7 +105,7 @@ def absolute(option: str, given: str) -> Path:
 
 
 def check_model(given: str) -> str:
-    """Return a model as the settings name it; raises UsageError for an unknown name, and for what is no model file."""
+    """Return a model as the settings name it; raises UsageError for an unknown name or an invalid model file."""
     if given in (BUNDLED, NO_MODEL) or ModelFolder(models_folder()).find(given) is not None:
         return given
     path = absolute("--model", given)
@@ -129,12 +129,12 @@ def _check_file(path: Path) -> None:
 
 
 def is_to_pull(model: str) -> bool:
-    """Tell whether a model is of the catalog, and was not pulled."""
+    """Return whether a model is in the catalog, but not pulled."""
     return model in catalog() and ModelFolder(models_folder()).find(model) is None
 
 
 def check_data(given: str) -> Path:
-    """Return the folder for state, absolute; raises UsageError for one that this user cannot write. It is not made."""
+    """Return the absolute folder for state, without making it; raises UsageError if this user cannot write it."""
     path = absolute("--data", given).resolve()
     if "%" in str(path) or "\n" in str(path):
         raise UsageError(f"--data {str(path)!r}: the path of this folder may have no % and no line break")
@@ -159,7 +159,7 @@ def check_ports(first: int, own: Iterable[int]) -> int:
 
 
 def free_block(first: int, own: Iterable[int]) -> int:
-    """Return the first port of the nearest block of free ports; the given one when there is none."""
+    """Return the first port of the nearest block of free ports; the given port without a free block."""
     for start in range(first, MAX_PORT - len(PORTS), BLOCK):
         if not taken_ports(ports_from(start).values(), own):
             return start
@@ -167,7 +167,7 @@ def free_block(first: int, own: Iterable[int]) -> int:
 
 
 def free_port(first: int, own: Iterable[int], services: Collection[int]) -> int:
-    """Return the nearest free port that no service is to have; the given one when there is none."""
+    """Return the nearest free port that is not for a service; the given port without a free port."""
     ports = (port for port in range(first, MAX_PORT + 1) if port not in services)
     return next((port for port in ports if not taken_ports((port,), own)), first)
 

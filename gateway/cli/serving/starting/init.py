@@ -1,4 +1,4 @@
-"""`pagantic init`: asks for what a system needs, and writes one settings file."""
+"""`pagantic init`: asks for the settings of a system, and writes the settings file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def init(
 ) -> None:
     """Write a settings file, pagantic.env, which every command finds.
 
-    On a terminal it asks for what no option says. In a pipe it takes the defaults.
+    On a terminal it asks for the values that no option sets. In a pipe it takes the defaults.
     """
     with reporting_errors():
         path = user_file(os.environ) if user else Path.cwd() / FILE_NAME
@@ -111,7 +111,7 @@ def _settings_of(
 
 
 def _make_state(chosen: Choices) -> None:
-    """Make the folder for state, and the operator's key in it, where one is wanted and none is there."""
+    """Make the folder for state, and the operator's key in it, if it is wanted and missing."""
     path = chosen.data
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -137,12 +137,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def _overridden(settings: dict[str, str]) -> list[str]:
-    """Return the variables to which the shell gives another value; what the old file has set is none of it."""
+    """Return the variables that the shell sets to another value, ignoring values from the old file."""
     return [name for name, value in settings.items() if os.environ.get(name, value) != value and not origin_of(name)]
 
 
 def _note_precedence(path: Path, overridden: list[str]) -> None:
-    """Say what wins over the file that was written."""
+    """Report the settings that win over the written file."""
     if path != Path.cwd() / FILE_NAME and (Path.cwd() / FILE_NAME).exists():
         note(f"in this folder {FILE_NAME} comes before it")
     for name in overridden:

@@ -1,4 +1,4 @@
-"""The shapes of answers, for the document of the API: which fields every answer of a kind has, and of which types.
+"""The shapes of answers, for the document of the API: the fields of every kind of answer, and their types.
 
-A field that may be ABSENT is in some answers alone. Answers may have further fields.
+A field that may be ABSENT is in some answers only. Answers may have further fields.
 """

@@ -65,7 +65,7 @@ class ChatUsage(AnswerShape):
 
 
 class ChatCompletion(AnswerShape):
-    """The answer to a chat; `metadata` is that of a stored one."""
+    """The answer to a chat; `metadata` is only in a stored answer."""
 
     id: str
     object: Literal["chat.completion"]
@@ -79,7 +79,7 @@ class ChatCompletion(AnswerShape):
 
 
 class ChunkChoice(AnswerShape):
-    """What is new in a choice."""
+    """The new part of a choice."""
 
     index: int
     delta: dict[str, Any]
@@ -88,7 +88,7 @@ class ChunkChoice(AnswerShape):
 
 
 class AnswerPart(AnswerShape):
-    """What parts of answers have, whatever they are made of."""
+    """The common fields of all parts of answers."""
 
     id: str
     created: int
@@ -105,11 +105,11 @@ class ChatCompletionChunk(AnswerPart):
 
 
 class ChatEvent(RootModel[ChatCompletionChunk | OpenAIError]):
-    """The data of an event; `[DONE]`, which is no JSON, comes last."""
+    """The data of an event; `[DONE]`, which is not JSON, comes last."""
 
 
 class ListPage(AnswerShape):
-    """What every page of a list has; a list without objects has empty ids."""
+    """The common fields of every page of a list; a list without objects has empty ids."""
 
     object: Literal["list"]
     first_id: str
@@ -142,7 +142,7 @@ class StoredMessageList(ListPage):
 
 
 class Deleted(AnswerShape):
-    """What was deleted."""
+    """The deleted object."""
 
     id: str
     object: str

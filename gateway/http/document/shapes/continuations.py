@@ -21,7 +21,7 @@ class TextLogprobs(AnswerShape):
 
 
 class TextChoice(AnswerShape):
-    """One of the answers, or what is new in it."""
+    """An answer, or the new part of an answer."""
 
     index: int
     text: str

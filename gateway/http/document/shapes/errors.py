@@ -10,14 +10,14 @@ from gateway.http.document.shapes.shape import ABSENT, AnswerShape
 
 
 class Cause(AnswerShape):
-    """An error that led to another one."""
+    """An error that led to another error."""
 
     code: str | None
     message: str
 
 
 class ErrorDetails(AnswerShape):
-    """What an API has no field for; an error of a request that was refused at the door has none of it."""
+    """Fields that an API lacks; an error of a request that was refused on arrival has no such fields."""
 
     request_id: str = ABSENT
     retryable: bool = ABSENT
@@ -32,7 +32,7 @@ class CodedDetails(ErrorDetails):
 
 
 class OpenAIErrorObject(AnswerShape):
-    """What is wrong; `code` is a code of the taxonomy, or the name of a gRPC status."""
+    """The error; `code` is a code of the taxonomy, or the name of a gRPC status."""
 
     message: str
     type: str
@@ -48,7 +48,7 @@ class OpenAIError(AnswerShape):
 
 
 class AnthropicErrorObject(AnswerShape):
-    """What is wrong."""
+    """The error."""
 
     type: str
     message: str

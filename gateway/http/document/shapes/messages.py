@@ -14,7 +14,7 @@ class MessageBlock(AnswerShape):
 
 
 class MessageUsage(AnswerShape):
-    """The tokens of a message; those that came from the cache are not among the input tokens."""
+    """The tokens of a message; tokens from the cache are not among the input tokens."""
 
     input_tokens: int
     cache_creation_input_tokens: int

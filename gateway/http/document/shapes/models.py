@@ -10,7 +10,7 @@ from gateway.http.document.shapes.shape import ABSENT, AnswerShape
 
 
 class ModelFacts(AnswerShape):
-    """What is known of a model that is served."""
+    """Facts about a served model."""
 
     context_window: int
     capabilities: list[str]

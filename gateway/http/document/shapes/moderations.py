@@ -8,7 +8,7 @@ from gateway.http.document.shapes.shape import AnswerShape, Extension
 
 
 class ModerationResult(AnswerShape):
-    """What was found of one input, by category."""
+    """The findings for an input, by category."""
 
     flagged: bool
     categories: dict[str, bool]
@@ -17,7 +17,7 @@ class ModerationResult(AnswerShape):
 
 
 class ModerationReport(AnswerShape):
-    """What was found of all inputs."""
+    """The findings for all inputs."""
 
     id: str
     model: str

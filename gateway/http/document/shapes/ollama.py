@@ -11,7 +11,7 @@ from gateway.http.document.shapes.shape import ABSENT, AnswerShape, Extension
 
 
 class AnswerLine(AnswerShape):
-    """What every line of an answer has, and the whole answer, too."""
+    """The common fields of every line of an answer, and of the whole answer."""
 
     model: str
     created_at: str
@@ -54,7 +54,7 @@ class OllamaTextLine(RootModel[OllamaText | OllamaError]):
 
 
 class OllamaModel(AnswerShape):
-    """A model that the caller may name; what is unknown here is empty."""
+    """A model that the caller may name; unknown values are empty."""
 
     name: str
     model: str
@@ -71,7 +71,7 @@ class OllamaModelList(AnswerShape):
 
 
 class ShownModel(AnswerShape):
-    """What is known of a model."""
+    """Facts about a model."""
 
     modelfile: str
     parameters: str

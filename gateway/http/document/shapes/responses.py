@@ -40,7 +40,7 @@ class ResponseFailure(AnswerShape):
 
 
 class ResponseObject(AnswerShape):
-    """A response; `pagantic` is that of one that has ended."""
+    """A response; `pagantic` is only in an ended response."""
 
     id: str
     object: Literal["response"]
@@ -91,7 +91,7 @@ class InputTokens(AnswerShape):
 
 
 class Conversation(AnswerShape):
-    """A conversation that responses go on from."""
+    """A conversation that responses continue."""
 
     id: str
     object: Literal["conversation"]
@@ -100,14 +100,14 @@ class Conversation(AnswerShape):
 
 
 class DecisionAnswer(AnswerShape):
-    """The answer to a question; one that abstains is a refusal."""
+    """The answer to a question; an abstention is a refusal."""
 
     type: Literal["predicate", "choice", "score", "refusal"]
     name: str | None
 
 
 class DecisionDetail(AnswerShape):
-    """What the API has no field for; `abstention` is the reason of a refusal."""
+    """Fields that the API lacks; `abstention` is the reason of a refusal."""
 
     confidence: float
     label_mass: float
@@ -115,7 +115,7 @@ class DecisionDetail(AnswerShape):
 
 
 class DecisionExtension(Extension):
-    """What the API has no field for, of each question."""
+    """Fields that the API lacks, for each question."""
 
     decisions: list[DecisionDetail]
 

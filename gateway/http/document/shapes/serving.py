@@ -6,7 +6,7 @@ from gateway.http.document.shapes.shape import AnswerShape
 
 
 class Done(AnswerShape):
-    """What was asked for is done."""
+    """The request was carried out."""
 
 
 class ModelOfPull(AnswerShape):

@@ -1,4 +1,4 @@
-"""What every shape shares: the base, and our own part of an answer."""
+"""The common parts of every shape: the base, and our own part of an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AnswerShape(BaseModel):
 
 
 class Extension(AnswerShape):
-    """What an API has no field for; `ignored` names the fields of the request that changed nothing."""
+    """Fields that an API lacks; `ignored` names the fields of the request without effect."""
 
     request_id: str
     request_ids: list[str]

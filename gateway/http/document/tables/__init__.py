@@ -1,1 +1,1 @@
-"""What the paths of each API say of themselves: a table of operations for each."""
+"""The descriptions of the paths, a table of operations for each API."""

@@ -15,7 +15,7 @@ _APPROVAL = "/v1/approvals/{request_id}/{tool_call_id}"
 
 
 def _names(values: Any) -> list[str]:
-    """Return the names of an enum, without the one that is not set."""
+    """Return the names of an enum, without the unset value."""
     return [name for name, number in values.items() if number]
 
 

@@ -1,4 +1,4 @@
-"""The operations of what a deployment keeps and serves: sessions, collections, tools, replicas and pulled models."""
+"""The operations of a deployment's state: sessions, collections, tools, replicas and pulled models."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 INDEX = "index.html"
-# The place in the index that gets the path of the other files. The path has a digest of all files, so that a page never
-# gets some files of one version and some of another.
+# The place in the index for the path of the other files. The path has a digest of all files, so that a page never
+# mixes files of different versions.
 FOLDER = "FOLDER"
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -42,7 +42,7 @@ class ServedFile:
     headers: Mapping[str, str]
 
     def is_known(self, if_none_match: str) -> bool:
-        """Tell whether the client has this file already, by the tags of its header If-None-Match."""
+        """Return whether the client already has this file, by the tags of its header If-None-Match."""
         return self.headers["etag"] in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
 
 

@@ -1,4 +1,4 @@
-"""Serves the console's page and its files to anybody whose request names this host; what they call asks for a key."""
+"""Serves the console's page and files to any request that names this host; the paths that they call need a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic_common.client import AsyncClient
 
 
 def console_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of the console; none where the settings turn it off."""
+    """Return the paths of the console; empty if the settings turn it off."""
     if not settings.console:
         return []
     folder = files("gateway.http.native.console") / "static"

@@ -1,1 +1,1 @@
-"""`/v1/chat/completions`: answers to chats, whole and as streams, and those that are stored."""
+"""`/v1/chat/completions`: answers to chats, whole, as streams, and stored."""

@@ -23,7 +23,7 @@ _KIND = "chat.completion.chunk"
 
 
 class ChoiceChunks:
-    """The chunks of one choice, in the order of its events."""
+    """The chunks of a choice, in the order of its events."""
 
     def __init__(self, heading: Heading, index: int, ignored: Sequence[str]) -> None:
         self._heading = heading
@@ -42,7 +42,7 @@ class ChoiceChunks:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an event.
 
-        Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
         """
         match event.WhichOneof("event"):
             case "content_delta":
@@ -87,7 +87,7 @@ class ChoiceChunks:
 
 
 def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
-    """Return the chunk with the usage of all choices, which ends a stream whose client asked for it."""
+    """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
     return {**heading.of(_KIND), "choices": [], "usage": usage_of(responses)}
 
 

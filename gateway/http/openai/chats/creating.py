@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: runs what clients of OpenAI's API ask for."""
+"""`/v1/chat/completions`: runs the requests of OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def chat_routes(settings: HttpSettings) -> list[Route]:
 
 
 class Chat:
-    """One request of `/v1/chat/completions`.
+    """A request of `/v1/chat/completions`.
 
     Args:
-        value: The body as JSON; raises InvalidRequest where it is no request.
-        settings: Name the models, and bound the time.
-        request_id: Of the first choice; the others have its number behind it.
+        value: The body as JSON; raises InvalidRequest for an invalid request.
+        settings: Name the models, and limit the time.
+        request_id: Id of the first choice; the ids of the others append their numbers.
     """
 
     def __init__(self, value: Any, settings: HttpSettings, request_id: str) -> None:
@@ -75,7 +75,7 @@ class Chat:
 
 
 def _keep(requests: Sequence[execution_pb2.SystemRequest], heading: Heading, form: ChatForm) -> None:
-    """Have the executions of a chat kept: the first one is the chat."""
+    """Have the executions of a chat kept: the first execution is the chat."""
     echo = {
         "model": heading.model,
         "created": heading.created_s,

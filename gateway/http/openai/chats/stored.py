@@ -1,4 +1,4 @@
-"""Stored chat completions, by their ids: what the orchestrator keeps of them. Each choice is an execution."""
+"""Stored chat completions, by their ids: the orchestrator's records. Each choice is an execution."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ _KIND = "text_completion"
 
 @dataclass(frozen=True, slots=True)
 class ContinuationHead:
-    """What a whole answer and its chunks have in common.
+    """The common parts of a whole answer and its chunks.
 
     Args:
-        heading: Of the answer.
-        echoes: The text that each choice begins with: its prompt, or nothing.
-        ignored: Fields of the request that changed nothing.
+        heading: Heading of the answer.
+        echoes: The text at the beginning of each choice: its prompt, or nothing.
+        ignored: Fields of the request without effect.
     """
 
     heading: Heading
@@ -31,7 +31,7 @@ class ContinuationHead:
     ignored: Sequence[str]
 
     def whole(self, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
-        """Return the whole answer of the responses, one for each choice."""
+        """Return the whole answer of the responses, a choice for each."""
         choices = [
             _choice(index, echo + text_of(response), response)
             for index, (echo, response) in enumerate(zip(self.echoes, responses, strict=True))
@@ -99,7 +99,7 @@ def _choice(index: int, text: str, response: execution_pb2.SystemResponse) -> di
 
 
 def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> dict[str, Any] | None:
-    """Return the log-probabilities of an answer's tokens, as lists of the same length; None where there are none.
+    """Return the log-probabilities of an answer's tokens, as lists of the same length; None without them.
 
     The offset of a token counts the whole characters before it: a character may have several tokens.
     """

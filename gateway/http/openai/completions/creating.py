@@ -1,4 +1,4 @@
-"""`/v1/completions`: runs what clients of OpenAI's API ask for."""
+"""`/v1/completions`: runs the requests of OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def completion_routes(settings: HttpSettings) -> list[Route]:
 def _choices_of(
     form: CompletionForm, asked: list[execution_pb2.SystemRequest], request_id: str
 ) -> list[execution_pb2.SystemRequest]:
-    """Return a request for each choice: those of the first prompt, then those of the next."""
+    """Return a request for each choice, in the order of the prompts."""
     count = form.choices_per_prompt
     return [
         as_choice(one, request_id, place * count + number, number)

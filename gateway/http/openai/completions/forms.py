@@ -1,4 +1,4 @@
-"""What clients send to `/v1/completions`, as OpenAI's API document describes it."""
+"""The body of requests to `/v1/completions`, as OpenAI's API document describes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.http.openai.forms import MAX_TOKENS, MAX_TOP_LOGPROBS, AnswerForm
 
 
 class CompletionForm(AnswerForm):
-    """A request of `/v1/completions`. Prompts may be token ids by OpenAI's document, which are refused."""
+    """A request of `/v1/completions`. OpenAI's document allows token ids as prompts; they are refused here."""
 
     prompt: str | list[Any] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None

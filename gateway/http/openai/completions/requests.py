@@ -1,4 +1,4 @@
-"""A request of `/v1/completions` as SystemRequests, one for each prompt."""
+"""Converts a request of `/v1/completions` to SystemRequests, a request for each prompt."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's document says so.
 
 
 def completion_requests_of(form: CompletionForm, alias: str, call_s: float) -> list[execution_pb2.SystemRequest]:
-    """Return the requests that a form asks for, in the order of its prompts.
+    """Return the requests for a form, in the order of its prompts.
 
-    Raises InvalidRequest for what cannot be done. The arguments are those of `text_request_of`.
+    Raises InvalidRequest for unsupported features. See `text_request_of` for the arguments.
     """
     prompts = _prompts_of(form)
     _check_choices(form, len(prompts))
@@ -29,15 +29,15 @@ def completion_requests_of(form: CompletionForm, alias: str, call_s: float) -> l
 
 
 def text_request_of(form: AnswerForm, prompt: str, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request that continues a raw prompt; raises InvalidRequest for what cannot be done.
+    """Return the request that continues a raw prompt; raises InvalidRequest for unsupported features.
 
-    The field `pagantic` of the form is a SystemRequest as JSON, over which the other fields are laid.
+    The field `pagantic` of the form is a SystemRequest as JSON; the other fields override it.
 
     Args:
-        form: What the client sent.
+        form: The client's form.
         prompt: The text to continue.
-        alias: Of the model that the form names.
-        call_s: Longest time of the request, if it names no shorter one.
+        alias: Alias of the model that the form names.
+        call_s: Longest time of the request, unless it sets a shorter time.
     """
     request = read_extension(form.pagantic or {})
     request.text_prompt = prompt

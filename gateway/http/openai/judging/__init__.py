@@ -1,1 +1,1 @@
-"""What judges a text instead of continuing it: decisions and moderations."""
+"""Judgements of texts: decisions and moderations."""

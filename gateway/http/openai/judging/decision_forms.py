@@ -1,4 +1,4 @@
-"""What clients send to `/v1/decisions`, as OpenAI's API document describes it."""
+"""The body of requests to `/v1/decisions`, as OpenAI's API document describes it."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ def decision_routes(settings: HttpSettings) -> list[Route]:
 
 
 def decision_request_of(form: DecisionForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+    """Return the request for a form; raises InvalidRequest for unsupported features.
 
-    Arguments are those of `request_of`.
+    See `request_of` for the arguments.
     """
     request = read_extension(form.pagantic or {})
     if request.decisions.questions:
@@ -210,7 +210,7 @@ _ANSWERS = {"predicate": _predicate, "choice": _choice, "score": _score}
 
 
 def _detail(decision: decision_pb2.Decision) -> dict[str, Any]:
-    """Return what this API has no field for, also of a refusal."""
+    """Return the details of a decision or refusal that this API has no field for."""
     detail: dict[str, Any] = {"confidence": decision.confidence, "label_mass": decision.label_mass}
     if decision.abstention:
         detail["abstention"] = name_of(decision_pb2.Abstention, decision.abstention, "ABSTENTION_")

@@ -99,7 +99,7 @@ def moderation_requests_of(
 
 
 def texts_of(given: str | Sequence[str | ModerationPart]) -> list[str]:
-    """Return the texts to judge; the parts of one input are one text. Raises InvalidRequest for an image."""
+    """Return the texts to judge; joins the parts of an input to a single text. Raises InvalidRequest for an image."""
     if isinstance(given, str):
         return [_checked("input", given)]
     texts = [_checked(f"input[{index}]", one) for index, one in enumerate(given) if isinstance(one, str)]

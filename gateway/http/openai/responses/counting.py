@@ -1,4 +1,4 @@
-"""`POST /v1/responses/input_tokens`: counts the tokens of what a response would be asked."""
+"""`POST /v1/responses/input_tokens`: counts the tokens of the prompt of a response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def counting_routes(settings: HttpSettings) -> list[Route]:
 
 
 async def prompt_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> list[message_pb2.Message]:
-    """Return the messages that the model would see, the system prompt and a system message as one."""
+    """Return the messages that the model would see, with the system prompt and a system message joined."""
     parts, messages = [await _system_prompt(client, asked)], list(asked.messages)
     if messages and messages[0].role == message_pb2.ROLE_SYSTEM:
         parts.append(messages.pop(0).content)
@@ -57,7 +57,7 @@ async def _system_prompt(client: AsyncClient, asked: execution_pb2.SystemRequest
 
 
 async def tools_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> Sequence[message_pb2.ToolDefinition]:
-    """Return the tools that the model would be offered: those that the request names and those of the caller."""
+    """Return the tools that the model would be offered: the tools that the request names, and the caller's."""
     choice = asked.hints.tool_choice
     if choice.mode == message_pb2.TOOL_CHOICE_MODE_NONE and not choice.tool_name:
         return ()

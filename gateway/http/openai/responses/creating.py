@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: runs what clients ask for."""
+"""`POST /v1/responses`: runs the requests of clients."""
 
 from __future__ import annotations
 

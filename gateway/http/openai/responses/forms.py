@@ -1,4 +1,4 @@
-"""What clients send to `/v1/responses` and `/v1/conversations`, as OpenAI's API document describes it."""
+"""The bodies of requests to `/v1/responses` and `/v1/conversations`, as OpenAI's API document describes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, MoreFields, Notes
 
-# One call adds at most so many items to a conversation.
+# Most items that a call adds to a conversation.
 MAX_ITEMS = 20
 
 

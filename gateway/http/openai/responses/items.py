@@ -18,7 +18,7 @@ _ROLES = {
 
 
 def output_items(response: execution_pb2.SystemResponse, status: str) -> list[dict[str, Any]]:
-    """Return the items of a response, whose message has this status."""
+    """Return the items of a response; its message has this status."""
     response_id = response.request_id
     items: list[dict[str, Any]] = []
     if response.reasoning:
@@ -32,7 +32,7 @@ def output_items(response: execution_pb2.SystemResponse, status: str) -> list[di
 
 
 def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Return the item of an assistant's message; one that has not begun has no content."""
+    """Return the item of an assistant's message; a message that has not begun has no content."""
     return {
         "id": item_id,
         "type": "message",

@@ -1,4 +1,4 @@
-"""The object `response`, of a request and what became of it. Pure."""
+"""The object `response`, of a request and its result. Pure."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ _CANCELLED = (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_CANCEL
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What is known of a response before it has an answer.
+    """The content of a response before it has an answer.
 
     Attributes:
-        request: As the orchestrator was sent it.
-        echo: What the response repeats of the client's request, and the orchestrator's request has no field for.
-        ignored: Fields of the request that change nothing.
+        request: The request in its form for the orchestrator.
+        echo: The parts of the client's request that the response repeats, and the orchestrator's request has no field
+            for.
+        ignored: Fields of the request without effect.
     """
 
     request: execution_pb2.SystemRequest
@@ -70,7 +71,7 @@ class ResponseHead:
         return {**self._base(), "status": RUNNING}
 
     def ended(self, response: execution_pb2.SystemResponse) -> dict[str, Any]:
-        """Return the response with its answer, or with the reason why it has none."""
+        """Return the response with its answer, or with the reason for a missing answer."""
         status = status_of(response)
         fields: dict[str, Any] = {
             "status": status,

@@ -1,4 +1,4 @@
-"""A request of `/v1/responses` as one of `/v1/chat/completions`, whose form the other translation reads."""
+"""Converts a request of `/v1/responses` to the form of `/v1/chat/completions`, for the translation of that form."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 def system_request_of(
     form: ResponseForm, alias: str, call_s: float, earlier: Sequence[message_pb2.Message], *, stored: bool = False
 ) -> execution_pb2.SystemRequest:
-    """Return the request that a form asks for; raises InvalidRequest for what cannot be done.
+    """Return the request for a form; raises InvalidRequest for unsupported features.
 
     Args:
-        form: What the client sent.
-        alias: Of the model that the form names.
-        call_s: Longest time of the request, if it names no shorter one.
-        earlier: What was said before.
-        stored: Whether a session has it already, so that it is not sent again.
+        form: The client's form.
+        alias: Alias of the model that the form names.
+        call_s: Longest time of the request, unless it sets a shorter time.
+        earlier: The earlier messages.
+        stored: Whether a session already holds them, so that they are not sent again.
     """
     if form.previous_response_id and form.conversation_id:
         raise InvalidRequest("previous_response_id and conversation are both set: send one of them")
@@ -42,7 +42,7 @@ def system_request_of(
         _set_template(request, form.prompt)
     if form.conversation_id:
         request.session_id = form.conversation_id
-        request.mode = execution_pb2.MODE_CHAT  # the only one that keeps a conversation
+        request.mode = execution_pb2.MODE_CHAT  # the only mode that keeps a conversation
     if not stored:
         said = [*earlier, *request.messages]
         request.ClearField("messages")
@@ -52,7 +52,7 @@ def system_request_of(
 
 
 def messages_of_items(items: Sequence[ItemForm], names: Mapping[str, str], place: str) -> list[message_pb2.Message]:
-    """Return the messages that items are; raises InvalidRequest that names the place of a wrong one."""
+    """Return the messages of items; raises InvalidRequest that names the place of an invalid item."""
     if not items:
         return []
     return messages_of(ChatForm.model_validate({"messages": _messages(items, place)}).messages, names)
@@ -223,7 +223,7 @@ def _missing(where: str, field: str) -> str:
 
 
 def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int) -> ResponseHead:
-    """Return what the response begins with; if it is stored, the request keeps what is needed for it."""
+    """Return the head of the response; if it is stored, the request keeps the data that the head needs."""
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
     echo["created_at"] = created_s
@@ -236,7 +236,7 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
     return ResponseHead(sent, echo, tuple(sorted(form.model_extra or ())))
 
 
-# What a response repeats of its request, and the orchestrator's request has no field for.
+# The parts of its request that a response repeats, and the orchestrator's request has no field for.
 _REPEATED = (
     *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),

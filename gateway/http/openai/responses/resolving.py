@@ -1,4 +1,4 @@
-"""Finds what a request of `/v1/responses` refers to, and makes the orchestrator's request of both."""
+"""Resolves the references of a request of `/v1/responses`, and makes the orchestrator's request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pagantic_common.client import AsyncClient
 async def resolve(
     client: AsyncClient, form: ResponseForm, request: Request, settings: HttpSettings
 ) -> execution_pb2.SystemRequest:
-    """Return the request of a form, under the id that the client is told.
+    """Return the request of a form, with the id that the client receives.
 
-    Raises NotFound for an unknown conversation or response before it, InvalidRequest for what cannot be done.
+    Raises NotFound for an unknown conversation or previous response, InvalidRequest for unsupported features.
     """
     earlier = await earlier_messages(client, form)
     is_stored = bool(form.conversation_id)
@@ -31,7 +31,7 @@ async def resolve(
 
 
 async def earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence[message_pb2.Message]:
-    """Return what was said before, in the conversation or up to the response that a form names; raises NotFound."""
+    """Return the earlier messages, of the conversation or up to the response that a form names; raises NotFound."""
     if form.conversation_id:
         return (await client.get_session(form.conversation_id)).messages
     if form.previous_response_id:

@@ -1,4 +1,4 @@
-"""Stored responses: what the orchestrator keeps of them, by their ids."""
+"""Stored responses, by their ids: the orchestrator's records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ONE = "/v1/responses/{response_id}"
 
 
 def stored_routes() -> list[Route]:
-    """Return the paths of one response."""
+    """Return the paths of a response."""
     return [
         Route(_ONE, _retrieve, methods=["GET"]),
         Route(_ONE, _delete, methods=["DELETE"]),
@@ -64,7 +64,7 @@ async def _list_input_items(client: AsyncClient, request: Request, _body: bytes)
 
 
 async def said_before(client: AsyncClient, response_id: str) -> list[message_pb2.Message]:
-    """Return what was said up to the end of a response; raises NotFound for an unknown one."""
+    """Return the messages up to the end of a response; raises NotFound for an unknown response."""
     execution = await _find(client, response_id)
     if execution.session_id:
         raise InvalidRequest(f"{response_id} belongs to conversation {execution.session_id!r}: send that instead")

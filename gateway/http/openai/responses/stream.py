@@ -1,7 +1,7 @@
 """The stream of `/v1/responses`: turns the events of an execution into this API's. Pure: events in, events out.
 
-A sequence number counts the events so far, and of the text as many as it has characters. So it names a place in the
-answer, however the text was cut into deltas, and a stream that was lost goes on after that place.
+A sequence number counts the events so far, except that text counts its characters. So it names a place in the answer,
+however the text was cut into deltas, and a lost stream resumes after that place.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PREFIXES = {BlockKind.REASONING: "rs", BlockKind.TEXT: "msg", BlockKind.CALL: "
 
 
 class ResponseEvents:
-    """The events of one response, in their order.
+    """The events of a response, in their order.
 
     Args:
-        head: Of the response.
-        after: Only what comes after this sequence number is sent.
+        head: Head of the response.
+        after: Only events after this sequence number are sent.
     """
 
     def __init__(self, head: ResponseHead, after: int = -1) -> None:
@@ -46,9 +46,9 @@ class ResponseEvents:
         yield from self._event("response.in_progress", response=self._head.running())
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
-        """Yield the events of an event of the execution.
+        """Yield the events for an event of the execution.
 
-        Raises Aborted where an attempt is discarded whose text the client has already.
+        Raises Aborted for a discarded attempt if the client already has some of its text.
         """
         for step, block, text in self._blocks.of(event):
             yield from self._moved(step, block, text)
@@ -119,7 +119,7 @@ class ResponseEvents:
         return call_item(item_id, call)
 
     def _id_of(self, block: Block) -> str:
-        """Return the id of an item: that which the whole response gives it, if it has no more of these."""
+        """Return the id of an item, numbered if it is a call or not the first of its kind."""
         name = f"{_PREFIXES[block.kind]}_{self._head.request.request_id}"
         if block.kind is BlockKind.CALL or block.number:
             return f"{name}_{block.number}"

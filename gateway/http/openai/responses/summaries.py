@@ -20,7 +20,7 @@ _TOLD = "The conversation before this message, in summary:\n\n"
 
 
 def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
-    """Make of a request one that asks for a summary of its messages."""
+    """Turn a request into a request for a summary of its messages."""
     request.mode = execution_pb2.MODE_CHAT
     request.messages.add(role=message_pb2.ROLE_USER, content=_ASK)
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
@@ -39,7 +39,7 @@ def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.Sy
 
 
 def summary_message(content: str, where: str) -> dict[str, Any]:
-    """Return the message that a compaction stands for; raises InvalidRequest for one that is not ours."""
+    """Return the message that a compaction stands for; raises InvalidRequest for a compaction that is not ours."""
     try:
         summary = json.loads(base64.b64decode(content, validate=True))["summary"]
     except (binascii.Error, ValueError, KeyError, TypeError):

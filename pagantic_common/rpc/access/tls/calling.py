@@ -22,14 +22,14 @@ _SCHEME = re.compile("(unix|unix-abstract|dns|ipv4|ipv6|xds|vsock):|.*/")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to connect, host:port, and with which credentials; None is plain text."""
+    """The address to connect to, host:port, and the credentials; None means plain text."""
 
     address: str
     credentials: grpc.ChannelCredentials | None = None
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody else can read what is sent: it is encrypted, or stays on this machine."""
+        """Whether others cannot read the traffic: it is encrypted, or stays on this machine."""
         return self.credentials is not None or is_loopback(_host_of(self.address))
 
     def open(self, max_message_bytes: int) -> grpc.aio.Channel:
@@ -45,12 +45,12 @@ class Target:
 
 
 def find_target(address: str, environment: Mapping[str, str]) -> Target:
-    """Return how to reach an address.
+    """Return the target for an address.
 
-    `https://host[:port]` means TLS and `http://host:port` plain text; for host:port, PAGANTIC_TLS=files means TLS.
-    A server is trusted by PAGANTIC_TLS_CA_FILE, or by the public authorities that gRPC knows. A certificate is shown
-    where PAGANTIC_TLS_CERT_FILE and PAGANTIC_TLS_KEY_FILE name one. Raises InvalidRequest for a URL that is no address,
-    for an address without a port, and for a file that cannot be read.
+    `https://host[:port]` means TLS and `http://host:port` plain text; for host:port, PAGANTIC_TLS=files means TLS. A
+    server is trusted by PAGANTIC_TLS_CA_FILE, or by gRPC's public authorities. PAGANTIC_TLS_CERT_FILE and
+    PAGANTIC_TLS_KEY_FILE name the certificate to present, if any. Raises InvalidRequest for a URL that is not an
+    address, for an address without a port, and for an unreadable file.
     """
     if address.startswith(HTTP):
         return Target(_host_and_port(address, HTTP_PORT))
@@ -75,7 +75,7 @@ def _host_and_port(url: str, default_port: int) -> str:
 
 
 def _check_port(address: str) -> None:
-    """Raise InvalidRequest for a host alone; gRPC would take port 443. Targets such as unix:PATH have none."""
+    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH needs no port."""
     host, _, port = address.rpartition(":")
     if _SCHEME.match(address) is None and not (host and port.isdecimal()):
         raise InvalidRequest(f"the address {address!r} has no port: write HOST:PORT, or https://HOST")

@@ -27,10 +27,10 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What one side of a connection shows, and what it trusts; all in PEM.
+    """The certificate that a side of a connection presents, and the authorities that it trusts; all in PEM.
 
     Attributes:
-        chain: Its own certificate, and those between it and the authority.
+        chain: Its own certificate, and the certificates between it and the authority.
         key: The private key of its certificate.
         authorities: Certificates of the authorities that it trusts.
         expires_at: When its own certificate expires, in seconds since 1970.
@@ -100,9 +100,9 @@ def parse_certificates(chain: bytes, key: bytes, authorities: bytes) -> Certific
 
 
 def read_certificates(settings: ServiceSettings, more_authorities: Path | None = None) -> CertificateFiles | None:
-    """Return the certificates that the settings name; None where TLS is not from files.
+    """Return the certificates that the settings name; None if TLS does not use files.
 
-    `more_authorities` are trusted besides those of TLS_CA_FILE. Raises InvalidRequest for files that cannot be used.
+    `more_authorities` are trusted besides the authorities in TLS_CA_FILE. Raises InvalidRequest for unusable files.
     """
     if settings.tls is not Tls.FILES:
         return None
@@ -111,11 +111,12 @@ def read_certificates(settings: ServiceSettings, more_authorities: Path | None =
 
 
 def server_credentials(files: CertificateFiles, *, requires_certificate: bool) -> grpc.ServerCredentials:
-    """Return the credentials of a server, which shows new connections the newest certificate.
+    """Return the credentials of a server, which presents the newest certificate to new connections.
 
     Args:
         files: Its certificates.
-        requires_certificate: Whether callers must show a certificate of the authorities; else none is asked for.
+        requires_certificate: Whether callers must present a certificate from the authorities; otherwise no certificate
+            is requested.
     """
     add_gauge(TLS_CERTIFICATE_EXPIRY, "when the certificate expires, seconds since 1970", _expiry_of(files))
     shown = files.current()

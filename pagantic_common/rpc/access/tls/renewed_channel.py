@@ -1,4 +1,4 @@
-"""A channel whose certificates are renewed while calls run. gRPC renews those of servers only."""
+"""A channel that renews its certificates while calls run. gRPC itself renews them for servers only."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def open_service_channel(
     replica_of: str = "",
     certificates: CertificateFiles | None = None,
 ) -> grpc.aio.Channel:
-    """Open a channel to another service, with TLS where the settings say so; otherwise as `open_channel` does.
+    """Open a channel to another service, with TLS if the settings require it; otherwise as `open_channel` does.
 
-    `certificates` are those of the settings, where they were read already. Raises InvalidRequest for files that cannot
-    be used.
+    `certificates` are the certificates of the settings, if already read. Raises InvalidRequest for unusable files.
     """
     open_one = partial(
         open_channel, address, max_message_bytes=settings.max_message_bytes, waits=waits, replica_of=replica_of

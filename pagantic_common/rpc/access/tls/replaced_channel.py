@@ -1,7 +1,7 @@
-"""A channel whose place another one can take while calls run.
+"""A channel that another channel can replace while calls run.
 
-That helps a channel whose name had no address for a while: gRPC looks such a name up again only after a wait that
-grows to two minutes. It forgets the wait with the channel alone.
+That helps after a name had no address for a while: gRPC looks such a name up again only after a wait that grows to two
+minutes. It forgets the wait only with the channel.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ def name_in(address: str) -> str:
 
 
 class ReplacedChannel(grpc.aio.Channel):
-    """A channel that is opened again when that helps. Used from one event loop.
+    """A channel that can be reopened while calls run. Used from a single event loop.
 
-    New calls take the new channel once it is connected, after CONNECT_S, or at once where the old one is not connected.
-    Earlier calls end on the old one, which is closed after the last of them.
+    New calls use the new channel once it is connected, after CONNECT_S, or at once if the old channel is not connected.
+    Earlier calls end on the old channel, which is closed after the last of them.
 
     Args:
         open_one: Opens a channel.
-        name: The name that it looks up; while it is not connected although the name has an address, it is opened again.
+        name: The name that it looks up; if the name has an address but the channel is not connected, the channel is
+            reopened.
     """
 
     def __init__(self, open_one: Callable[[], grpc.aio.Channel], name: str = "") -> None:
@@ -74,13 +75,13 @@ class ReplacedChannel(grpc.aio.Channel):
         return self._channel
 
     def replace(self) -> None:
-        """Open a channel that takes the place of this one."""
+        """Open a channel that replaces the current channel."""
         self._drop_next()
         self._next = self._open_one()
         self._next_by_s = time.monotonic() + CONNECT_S
 
     def _may_move(self, channel: grpc.aio.Channel) -> bool:
-        """Tell whether calls may move to the next channel, which this has connect."""
+        """Return whether calls may move to the next channel, and make that channel connect."""
         is_ready = channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
         is_lost = self._channel.get_state() is not grpc.ChannelConnectivity.READY
         return is_ready or is_lost or time.monotonic() >= self._next_by_s
@@ -137,7 +138,7 @@ class ReplacedChannel(grpc.aio.Channel):
         await self.close()
 
     async def close(self, grace: float | None = None) -> None:
-        """Close the channel, and those that it replaced; running calls are cancelled after `grace`, in seconds."""
+        """Close the channel, and the channels that it replaced; cancel running calls after `grace`, in seconds."""
         if self._looking is not None:
             self._looking.cancel()
         self._drop_next()
@@ -153,7 +154,7 @@ class ReplacedChannel(grpc.aio.Channel):
         return state
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the channel for new calls has another state, or is another one."""
+        """Wait until the channel for new calls changes its state, or is replaced."""
         with self._using() as channel:
             waits = [
                 asyncio.ensure_future(channel.wait_for_state_change(last_observed_state)),
@@ -188,7 +189,7 @@ class ReplacedChannel(grpc.aio.Channel):
 
 
 class _Method:
-    """One method of a service, called on the channel that is current at the time of each call."""
+    """A method of a service, called on the channel that is current at the time of each call."""
 
     def __init__(
         self, channel: ReplacedChannel, kind: str, path: str, making: tuple[tuple[Any, ...], dict[str, Any]]
@@ -217,7 +218,7 @@ async def _wait_for_address(name: str) -> None:
     while True:
         try:
             await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):  # the latter for a name that can be none
+        except (OSError, UnicodeError):  # UnicodeError for a text that cannot be a name
             await asyncio.sleep(LOOK_S)
         else:
             return

@@ -1,4 +1,4 @@
-"""Who may call the services behind the orchestrator: which service, by its certificate, and for which tenant."""
+"""Permitted callers of the services behind the orchestrator: a service by its certificate, the tenant by its token."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ log = get_logger(__name__)
 
 
 class ServicePeers:
-    """Lets in the calls of named services alone; a PeerReader.
+    """Admits only calls of permitted services; a PeerReader.
 
     Args:
-        ids: SPIFFE ids of those that may call.
+        ids: SPIFFE ids of the permitted services.
     """
 
     def __init__(self, ids: frozenset[str]) -> None:
         self._ids = ids
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return None for a service that may call: its tenant token names the caller. Raises PermissionDenied."""
+        """Return None for a permitted service: its tenant token names the caller. Raises PermissionDenied."""
         if spiffe_id in self._ids:
             return None
         log.warning("a service may not call", spiffe_id=spiffe_id)
@@ -51,7 +51,7 @@ def guard_of(area: str, settings: InnerSettings) -> Guard:
 
 
 def _peers_of(area: str, settings: InnerSettings) -> ServicePeers | None:
-    """Return who may call; None where connections have no certificates of ours."""
+    """Return the permitted callers; None if connections have no certificates of ours."""
     if settings.tls is not Tls.FILES:
         return None
     return ServicePeers(frozenset(settings.spiffe_prefix + name for name in (*CALLERS[area], OPERATOR)))

@@ -40,7 +40,7 @@ def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[
 
 
 def _declared_form(value: str, schemas: Schemas) -> str | None:
-    """Return the enum value to write instead; None to keep the value."""
+    """Return the enum value that replaces this value; None to keep the value."""
     options = {option for schema in schemas for option in _declared_texts(schema)}
     if value in options:
         return None
@@ -125,7 +125,7 @@ class _Places:
         return tuple(applicable.values())
 
 
-_MAX_DISTINCT_ITEMS = 64  # items of an array beyond these share one place
+_MAX_DISTINCT_ITEMS = 64  # items of an array beyond this number share a place
 
 
 def _children(schemas: Schemas, part: str | int) -> Iterator[Any]:

@@ -1,7 +1,7 @@
-"""Makes JSON of text that nearly is JSON.
+"""Turns text that is nearly JSON into JSON.
 
-Level 1 completes text that was cut off (`json_completion`). Level 2 (`tolerant_json`) forgives more, and is tried only
-when level 1 fails. Both are one pass without recursion.
+Level 1 completes text that was cut off (`json_completion`). Level 2 (`tolerant_json`) is more forgiving, and is tried
+only if level 1 fails. Both take a single pass without recursion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.constraint.core.repair.tolerant_json import parse_tolerant
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """The text, which is unchanged when it is not valid JSON; the level of the repair, and the repairs in order."""
+    """The text, unchanged if it cannot be made valid JSON; the level of the repair, and the repairs in order."""
 
     text: str
     valid: bool
@@ -35,7 +35,7 @@ def find_json_problem(text: str) -> str:
 
 
 def is_json(text: str) -> bool:
-    """Tell whether the text is strict JSON."""
+    """Return whether the text is strict JSON."""
     return not find_json_problem(text)
 
 

@@ -1,4 +1,4 @@
-"""The lexemes of a JSON text, for changing parts of a text without writing it anew."""
+"""The lexemes of a JSON text, for changing parts of a text without rewriting the rest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Removes repeated keys of an object: readers disagree on the value that counts, so only the last one is kept.
+"""Removes repeated keys of an object: readers disagree on the value that counts, so only the last member is kept.
 
-Only the earlier members are cut out of the text: numbers, the order of keys and white space stay as they are.
+Only the earlier members are cut out of the text: numbers, the order of keys and white space stay unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _find_repeated(text: str) -> tuple[list[Span], list[str]]:
     """Return the spans of the members to remove, each up to the next member's key, and their keys."""
     cuts: list[Span] = []
     keys: list[str] = []
-    open_containers: list[_Object | None] = [None]  # None is an array, and the place outside of all containers
+    open_containers: list[_Object | None] = [None]  # None stands for an array, and for the place outside all containers
     for match in LEXEME.finditer(text):
         lexeme = match.group()
         container = open_containers[-1]

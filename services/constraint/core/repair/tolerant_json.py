@@ -63,7 +63,7 @@ _ESCAPED = re.compile(r"[^\"]*\\\"")
 
 
 def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a JSON document from the text and the repairs, in order; None when there is none."""
+    """Return a JSON document from the text and the repairs, in order; None if no repair succeeds."""
     if len(text) > MAX_CHARS:
         return None
     evidence, steps = _Evidence(text), _Steps()
@@ -108,7 +108,7 @@ class _CountedText(str):
 
 
 def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield possible documents with the repairs that lead to them, likelier ones first."""
+    """Yield possible documents with the repairs that lead to them, likelier documents first."""
     bare = text.strip().lstrip("\ufeff")
     fences = _FENCE.findall(text)
     if len(fences) == 1 and not bare.startswith(("{", "[")):
@@ -179,7 +179,7 @@ _NOTHING = object()
 
 
 def _read(text: str, steps: _Steps) -> Any:
-    """Return the library's value for the text; _NOTHING when there is none, or one of another kind."""
+    """Return the library's value for the text; _NOTHING without a value, or for a value of another kind."""
     if not text.startswith(("{", "[")):
         return _read_scalar(text.rstrip(", ;"), steps)
     value = _ask(text, steps)
@@ -191,7 +191,7 @@ def _read(text: str, steps: _Steps) -> Any:
 
 
 def _is_several_documents(value: list[Any]) -> bool:
-    """Tell whether the library read several documents, of which it makes a list."""
+    """Return whether the library read several documents, which it returns as a list."""
     return bool(value) and all(map(_is_container, value))
 
 
@@ -209,7 +209,7 @@ def _read_scalar(text: str, steps: _Steps) -> Any:
 
 
 def _is_quoted(text: str) -> bool:
-    """Tell whether the whole text is one string. It may hold one quote; with two it is words between strings."""
+    """Return whether the whole text is a single string. It may hold a quote; two quotes mean words between strings."""
     closing = _CLOSING.get(text[:1])
     inner = text[1:-1].replace(f"\\{closing}", "")
     return len(text) > 1 and text[-1] == closing and inner.count(closing) <= 1
@@ -235,7 +235,7 @@ class _Evidence:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # The spelling of each fraction, so that none is rounded.
+        # The spelling of each fraction, to avoid rounding.
         self.number_texts = {float(number): number for number in _NUMBER.findall(text) if _STRICT_NUMBER.match(number)}
         self.quoted = {quoted for pair in _QUOTED.findall(text) for quoted in pair}
         self.numbers = {_decimal_of(number) for number in _NUMBER.findall(text)}
@@ -244,7 +244,7 @@ class _Evidence:
         self.plain = (_plain(text), _plain(decoded), _plain(_CONTROL_ESCAPE.sub("", decoded)))
 
     def covers(self, value: Any) -> bool:
-        """Tell whether every scalar of the value occurs in the text."""
+        """Return whether every scalar of the value occurs in the text."""
         waiting = [(value, 0)]
         while waiting:
             item, depth = waiting.pop()

@@ -129,9 +129,9 @@ def _check_excludes_words(words: list[str], output: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Builtin:
-    """A kind: its check takes the value of its one parameter, None without a parameter, and the output.
+    """A kind: its check takes the value of its only parameter, None without a parameter, and the output.
 
-    `read` returns the parameter's value as the check takes it, and raises RuleError for a wrong one.
+    `read` converts the parameter's value for the check, and raises RuleError for an invalid value.
     """
 
     check: Callable[[Any, str], str]

@@ -102,7 +102,7 @@ def _suggestion(name: str, declared: Iterable[str]) -> str:
 
 
 def _value_of(output: str) -> Any:
-    """Return the `value` of a rule; raises ExpressionError when there is none."""
+    """Return the `value` of a rule; raises ExpressionError for an output that is not JSON."""
     try:
         return as_doubles(parse_json(output))
     except JsonTextError as error:

@@ -20,7 +20,7 @@ def fold(text: str) -> str:
 def find_words(words: Sequence[str], text: str) -> list[str]:
     """Return the words that occur in the text, in the words' order.
 
-    Only whole words count: with a letter, digit or mark beside it, a word is part of a longer one.
+    Only whole words count: a word next to a letter, digit or mark is part of a longer word.
     """
     folded = fold(text)
     return [word for word in words if _occurs_in(fold(word), folded)]
@@ -39,9 +39,9 @@ def _occurs_in(word: str, text: str) -> bool:
 
 
 def _is_border(outside: str, inside: str) -> bool:
-    """Tell whether a word ends between two characters, of it and outside of it; outside is empty at the text's ends.
+    """Return whether a word ends between its character `inside` and the character `outside`, empty at the text's ends.
 
-    A word that ends in a letter of a script without spaces may be found anywhere.
+    A word that ends in a letter of a script without spaces may occur anywhere.
     """
     if not outside:
         return True

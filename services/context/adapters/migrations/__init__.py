@@ -1,1 +1,1 @@
-"""Steps from one version of the tables of the collections to the next."""
+"""Steps from each version of the tables of the collections to the next."""

@@ -39,7 +39,7 @@ def unpack_gzip(data: bytes, bounds: ReadingBounds) -> bytes:
 
 
 def office_format(data: bytes) -> Format:
-    """Return the office format of a ZIP archive. Raises InvalidRequest for other archives and for too large ones."""
+    """Return the office format of a ZIP archive. Raises InvalidRequest for other archives and oversized archives."""
     try:
         with ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()

@@ -1,4 +1,4 @@
-"""The text of bytes whose encoding nobody names."""
+"""The text of bytes of undeclared encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads one file into a document. It runs in a worker process: files may be hostile, and libraries have bugs."""
+"""Reads a file into a document. It runs in a worker process: files may be hostile, and libraries have bugs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BINARY_READERS: Final[Mapping[Format, Callable[[bytes, ReadingBounds], ReadText
     Format.PPTX: read_pptx,
     Format.XLSX: read_xlsx,
 }
-# What the libraries of the office formats raise for files that are not as their standards say.
+# The errors of the office format libraries for files that violate their standards.
 _DAMAGED: Final = (
     BadZipFile,
     ZlibError,

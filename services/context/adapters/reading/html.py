@@ -71,7 +71,7 @@ class _Writer:
         self._prefix = ""
 
     def write(self, root: LexborNode, left_out: AbstractSet[int]) -> None:
-        """Write all of a node but the nodes that are left out, which are named by their `mem_id`."""
+        """Write a node without the nodes in `left_out`, which holds their `mem_id`."""
         for node, begins in _walk(root, left_out):
             if self._code_id is not None:
                 self._read_code(node, begins)
@@ -103,7 +103,7 @@ class _Writer:
         elif tag in _BLOCKS or tag in _HEADINGS:
             self._flush()
         if tag == "tr":
-            self._write_row()  # of the table around this one
+            self._write_row()  # of the table around this table
             self._row = []
         elif tag == "li":
             self._prefix = "- "

@@ -14,7 +14,7 @@ RETRY_AFTER_S = 5.0
 
 
 class TemporaryFile:
-    """Implements IncomingFile. It keeps one byte more than a file may have, so that the reader sees too large files."""
+    """Implements IncomingFile. Keeps one byte beyond the limit, so that the reader detects a file that is too large."""
 
     def __init__(self, file: IO[bytes], max_bytes: int) -> None:
         self._file = file
@@ -59,7 +59,7 @@ class TemporaryFiles:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[TemporaryFile]:
-        """Make an empty file, which is gone when the context ends."""
+        """Make an empty file, which is removed when the context ends."""
         try:
             file: Any = await asyncio.to_thread(NamedTemporaryFile, dir=self._folder.name)
         except OSError as error:

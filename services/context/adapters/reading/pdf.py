@@ -50,7 +50,7 @@ def _read_pages(document: PdfDocument, bounds: ReadingBounds) -> ReadText:
 
 
 def _text_of_page(document: PdfDocument, number: int) -> str:
-    """Return the text of a page; a page that cannot be read has none."""
+    """Return the text of a page; empty for an unreadable page."""
     try:
         with closing(document[number]) as page, closing(page.get_textpage()) as text:
             return _HYPHEN.sub("", str(text.get_text_range()))

@@ -35,7 +35,7 @@ class RootedFolders:
         return await asyncio.to_thread(_list_files, root, names, selection.glob)
 
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
-        """Copy the content of a file, up to one byte more than it may have."""
+        """Copy the content of a file, up to one byte beyond the limit."""
         *folders, name = path.split("/")
         left = self._max_file_bytes + 1
         try:

@@ -21,13 +21,13 @@ READERS = 4
 POOL_SIZE = READERS + 1
 CODE = ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
 ResultT = TypeVar("ResultT")
-_OPENING = Lock()  # Alembic has one context per process
+_OPENING = Lock()  # Alembic has a single context per process
 
 
 class StoreAccess:
-    """Runs work in threads: one that writes, and some that read.
+    """Runs work in threads: a writer and several readers.
 
-    Opening raises InvalidRequest for a database that cannot be used, and Unavailable for one that does not answer.
+    Opening raises InvalidRequest for an unusable database, and Unavailable for a database that does not answer.
     """
 
     def __init__(self, url: str) -> None:
@@ -49,7 +49,7 @@ class StoreAccess:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several replicas may use the database; a SQLite file has one service."""
+        """Whether several replicas may use the database; a SQLite file belongs to a single service."""
         return self._engine.dialect.name == "postgresql"
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class StoreAccess:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._write_now, work)
 
     async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Do work that only reads, on one state of the database."""
+        """Do read-only work on a consistent state of the database."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_now, work)
 
     async def why_not_ready(self) -> str:
@@ -103,5 +103,5 @@ class StoreAccess:
         return result
 
 
-# Several statements of one read see the same state.
+# All statements of a read see the same state.
 _READING_LEVEL = {"sqlite": "SERIALIZABLE", "postgresql": "REPEATABLE READ"}

@@ -1,4 +1,4 @@
-"""Chunks, and what indexes are made of, read from the store's database."""
+"""Chunks, and the data for indexes, read from the store's database."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SqlChunks:
         return await self._access.read(lambda db: _read_changes(db, find_row(db, key), None))
 
     async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
-        """Return what changed after a version, or everything if that is not known; None when nothing did."""
+        """Return the changes after a version, or everything if they are unknown; None without changes."""
         return await self._access.read(lambda db: _changes_since(db, key, version))
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
@@ -55,7 +55,7 @@ class SqlChunks:
         return await self._access.read(lambda db: [_read_text(db, *span) for span in spans])
 
     async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
-        """Return the chunks of a document from one position to another."""
+        """Return the chunks of a document from `first` to `last`."""
         mine = (chunks.c.document_id == document_id) & chunks.c.position.between(first, last)
         query = _CHUNKS.where(mine).order_by(chunks.c.position)
         return await self._access.read(lambda db: [_to_chunk(row) for row in db.execute(query)])
@@ -67,7 +67,7 @@ class SqlChunks:
                 yield found
 
     async def count_orphans(self, key: CollectionKey) -> int:
-        """Return the number of chunks whose document is not there; raises NotFound for the collection."""
+        """Return the number of chunks without a document; raises NotFound for the collection."""
         return await self._access.read(lambda db: _count_orphans(db, key))
 
 
@@ -114,7 +114,7 @@ def _newer(query: Select[Any], table: Any, version: Version, since: int) -> Sele
 
 
 def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
-    """Return the vectors that have the most frequent length: earlier versions stored any, and an index has one."""
+    """Return the vectors of the most frequent length: an index has a single length, but earlier versions stored any."""
     counts = Counter(len(row.vector) for row in rows)
     if len(counts) <= 1:
         return rows

@@ -16,7 +16,7 @@ from services.context.core.document import Collection, CollectionKey, Collection
 from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
-MAX_PARAMETERS = 500  # of one statement
+MAX_PARAMETERS = 500  # of a statement
 MAX_REMOVALS = 10_000  # kept for indexes that have not seen them
 
 
@@ -26,8 +26,8 @@ class SqlCollections:
     Args:
         access: The database.
         clock: The time of creation of collections.
-        max_chunks: Most chunks of one collection; a larger ingest raises PreconditionFailed.
-        max_collections: Most collections of one tenant; creating another raises PreconditionFailed.
+        max_chunks: Most chunks of a collection; a larger ingest raises PreconditionFailed.
+        max_collections: Most collections of a tenant; creating another raises PreconditionFailed.
     """
 
     def __init__(self, access: StoreAccess, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
@@ -45,7 +45,7 @@ class SqlCollections:
         return await self._access.read(lambda db: _read_collections(db, tenant))
 
     async def find_collection(self, key: CollectionKey) -> Collection | None:
-        """Return a collection; None when there is none of that name."""
+        """Return a collection; None for an unknown name."""
         found = await self._access.read(lambda db: _read_collections(db, key.tenant, key.name))
         return next(iter(found), None)
 
@@ -64,7 +64,7 @@ class SqlCollections:
         documents: Sequence[SplitDocument],
         unchanged: Mapping[str, str],
     ) -> IngestResult:
-        """Store documents with their chunks, all or none; creates a missing collection."""
+        """Store all documents with their chunks, or nothing; creates a missing collection."""
         return await self._access.write(lambda db: self._ingest(db, key, options, documents, unchanged))
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
@@ -77,7 +77,7 @@ class SqlCollections:
         return read_collection(db, key)
 
     def _insert(self, db: Connection, key: CollectionKey, options: CollectionOptions) -> bool:
-        """Make a collection, and tell whether it was missing."""
+        """Create a collection unless it exists; return whether it was created."""
         made = db.execute(
             self._access.insert(collections)
             .values(
@@ -151,7 +151,7 @@ def read_options(row: Row[Any]) -> CollectionOptions:
 
 
 def next_revision(db: Connection, key: CollectionKey) -> int:
-    """Raise a collection's revision and return it. Writers of one collection then wait for each other."""
+    """Increment a collection's revision and return it. Writers of the same collection then wait for each other."""
     raised = update(collections).where(_is_named(key)).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:
@@ -195,7 +195,7 @@ def _to_collection(row: Row[Any]) -> Collection:
 
 
 def _delete_collection(db: Connection, key: CollectionKey) -> None:
-    # The row goes first: a writer that has it locked ends before, and later ones no longer find it.
+    # Delete the row first: this waits for a writer that has locked it, and later writers no longer see it.
     collection_id = db.execute(
         delete(collections).where(_is_named(key)).returning(collections.c.id)
     ).scalar_one_or_none()
@@ -250,7 +250,7 @@ def _forget_removals(db: Connection, collection_id: int) -> None:
     newest = select(removals.c.revision).where(mine).order_by(removals.c.revision.desc())
     last = db.execute(newest.offset(MAX_REMOVALS // 2).limit(1)).scalar_one()
     db.execute(delete(removals).where(mine, removals.c.revision <= last))
-    # A Reembed may have set a later one, which stays.
+    # A Reembed may have set a later revision, which stays.
     earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
     db.execute(update(collections).where(earlier).values(whole_revision=last))
 

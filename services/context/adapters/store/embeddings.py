@@ -24,8 +24,8 @@ class SqlEmbeddings:
 
     Args:
         access: The database.
-        clock: The time of claims, which replicas share but for the difference of their clocks.
-        lease_s: How long a replica has claimed chunks for itself. Nobody claims in a database with one service.
+        clock: The time of claims; replicas compare it, so their clocks should agree.
+        lease_s: How long a replica keeps claimed chunks. A database with a single service has no claims.
     """
 
     def __init__(self, access: StoreAccess, clock: Clock, lease_s: float) -> None:
@@ -36,7 +36,7 @@ class SqlEmbeddings:
     async def claim_unembedded(
         self, limit: int, excluded_models: Sequence[str], *, after: int = 0
     ) -> UnembeddedChunks | None:
-        """Return the oldest chunks of a collection that wait, which no other replica gets for a time."""
+        """Return the oldest waiting chunks of a collection, which no other replica gets for a time."""
         now_s = self._clock.now().timestamp()
         wanted = _Wanted(limit, excluded_models, after, int(now_s))
         if not self._access.is_shared:
@@ -64,7 +64,7 @@ class SqlEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The choice of a claim: how many chunks, without which models, after which collection, and free at what time."""
+    """The criteria of a claim: most chunks, excluded models, the collection to start after, and the time."""
 
     limit: int
     excluded_models: Sequence[str]
@@ -91,7 +91,7 @@ def _find_unembedded(db: Connection, wanted: _Wanted) -> UnembeddedChunks | None
     first = db.execute(next_one).one_or_none()
     if first is None:
         return None
-    # Chunks that another replica claims at this moment are passed over; SQLite has no such locks, and needs none.
+    # Skip chunks that another replica is claiming at this moment; SQLite has no such locks, and needs no locks.
     waiting = (
         select(chunks.c.id, chunks.c.content)
         .join(unembedded, unembedded.c.chunk_id == chunks.c.id)
@@ -148,7 +148,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
 
 
 def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
-    """Raise PreconditionFailed for vectors of another length than one that the collection has already."""
+    """Raise PreconditionFailed for vectors that differ in length from the collection's stored vectors."""
     length = func.length(embeddings.c.vector)
     mine = embeddings.c.collection_id == embedded.collection_id
     stored_bytes = db.execute(select(length).where(mine).limit(1)).scalar_one_or_none()

@@ -1,8 +1,8 @@
 """The tables of the collections, the same in SQLite and PostgreSQL.
 
-The text of a document is the truth; chunks and terms are derived from it, embeddings from chunks. Every change of a
-collection raises its revision, and marks the rows that it makes: an index that has seen revision r reads what is newer.
-The migrations make the tables; a test holds them to the tables described here.
+The text of a document is authoritative; chunks and terms are derived from it, embeddings from chunks. Every change of a
+collection increments its revision, and stamps the new rows with it: an index at revision r reads newer rows only. The
+migrations make the tables; a test checks that they match the tables described here.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Turns the contents of files into documents: their text, their outline, and what they say about themselves."""
+"""Turns the contents of files into documents: their text, their outline, and their properties."""

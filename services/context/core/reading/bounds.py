@@ -1,4 +1,4 @@
-"""Limits of one file."""
+"""Limits of a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingBounds:
-    """Limits of one file: its bytes, also after decompression, and the characters of its text."""
+    """Limits of a file: its bytes, also after decompression, and the characters of its text."""
 
     max_bytes: int
     max_chars: int

@@ -15,7 +15,7 @@ MAX_LEVEL: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """What a file says: its text, the places of pages and sections in it, and its title, if it names one."""
+    """The content of a file: its text, the places of pages and sections in it, and its title, if any."""
 
     content: str
     outline: Outline = field(default_factory=Outline)
@@ -60,7 +60,7 @@ class TextDraft:
         self._append(text)
 
     def add_line(self, text: str) -> None:
-        """Add a line below the block before it; a blank one adds nothing."""
+        """Add a line below the previous block; a blank line adds nothing."""
         text = clean(text).rstrip()
         if not text:
             return

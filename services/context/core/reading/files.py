@@ -1,4 +1,4 @@
-"""Files on their way into a collection, and what became of them."""
+"""Files for ingestion, and their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.context.core.document import Collection
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Begins a file: the source of its document, and what the caller knows about it."""
+    """Begins a file: the source of its document, and the caller's information about it."""
 
     source: str
     media_type: str = ""
@@ -37,7 +37,7 @@ class FolderSelection:
 
 
 class FileOutcome(StrEnum):
-    """What became of a file."""
+    """The result of storing a file."""
 
     ADDED = "ADDED"
     REPLACED = "REPLACED"
@@ -47,7 +47,7 @@ class FileOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """The outcome of one file; its document is on disk unless it failed."""
+    """The outcome of a file; its document is on disk unless it failed."""
 
     source: str
     outcome: FileOutcome

@@ -25,7 +25,7 @@ class Format(StrEnum):
     DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
     PPTX = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
     XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-    ZIP = "application/zip"  # any of the office formats, until its entries are known
+    ZIP = "application/zip"  # any of the office formats, until its entries have been read
     GZIP = "application/gzip"
 
 

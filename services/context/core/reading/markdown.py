@@ -1,4 +1,4 @@
-"""The outline of Markdown, whose text is stored as it is."""
+"""The outline of Markdown; its text is stored unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file says about itself, as metadata of its document."""
+"""The properties of a file, as metadata of its document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PROPERTY_CHARS: Final = 300
 
 
 def add_properties(metadata_json: str, properties: Mapping[str, str]) -> str:
-    """Return metadata with the properties that are not empty and whose names the caller did not use.
+    """Return metadata extended by the non-empty properties; the caller's values win.
 
     A property that makes the metadata too large is left out. Raises InvalidRequest for malformed metadata.
     """

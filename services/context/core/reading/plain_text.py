@@ -1,4 +1,4 @@
-"""Bytes that are text: their encoding, as far as they tell it, and the text as it is stored."""
+"""Bytes of text: their encoding, as far as the bytes reveal it, and the text as it is stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import re
 from typing import Final
 
-_MARKS: Final = (  # UTF-32 before UTF-16, whose mark begins the same
+_MARKS: Final = (  # UTF-32 before UTF-16, because the UTF-16 mark is a prefix of the UTF-32 mark
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -22,7 +22,7 @@ _MAX_CONTROL_RATIO: Final = 0.01
 
 
 def decode_marked(data: bytes) -> str | None:
-    """Decode bytes that have a byte order mark, or are UTF-8; None for others."""
+    """Decode bytes that have a byte order mark, or are UTF-8; None for other bytes."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _decode(data[len(mark) :], encoding)
@@ -37,7 +37,7 @@ def _decode(data: bytes, encoding: str) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Whether a decoded text looks like one: few of its first characters are control characters."""
+    """Return whether a decoded text looks like text: few of its first characters are control characters."""
     sample = text[:_SAMPLE_CHARS]
     return len(_NOT_TEXT.findall(sample)) <= _MAX_CONTROL_RATIO * len(sample)
 

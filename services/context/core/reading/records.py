@@ -28,7 +28,7 @@ def read_json(text: str, bounds: ReadingBounds) -> ReadText:
 
 
 def read_json_lines(text: str, bounds: ReadingBounds) -> ReadText:
-    """Return the lines of one JSON value per line, numbered from 0; text that is not that stays as it is."""
+    """Return a text with a JSON value per line as paths and values, numbered from 0; other text stays unchanged."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         values = [(f"[{number}]", parse_json(line)) for number, line in enumerate(lines)]
@@ -82,7 +82,7 @@ def read_table(text: str, bounds: ReadingBounds) -> ReadText:
 def write_rows(draft: TextDraft, rows: Iterable[Sequence[str]]) -> None:
     """Write a line `name: value; name: value` for each row after the first, which has the names of the columns.
 
-    Cells without a value are left out; a table of one row has no names.
+    Cells without a value are left out; a table with a single row has no names.
     """
     names: Sequence[str] | None = None
     is_alone = True

@@ -38,5 +38,5 @@ def is_selected(selection: FolderSelection, source: str) -> bool:
 
 
 def matches(glob: str, path: str) -> bool:
-    """Whether a path below a root matches a pattern, of which an empty one matches all."""
+    """Return whether a path below a root matches a pattern; an empty pattern matches all paths."""
     return not glob or fnmatchcase(path, glob)

@@ -1,1 +1,1 @@
-"""Search over the chunks of one collection: terms, vectors, fusion of both, filters and diversity."""
+"""Search over the chunks of a collection: terms, vectors, fusion of both, filters and diversity."""

@@ -1,7 +1,7 @@
-"""The searchable form of one collection: a fold over the changes of its store.
+"""The searchable form of a collection: a fold over the changes of its store.
 
-An index is immutable to its readers. `apply` returns the next one, which shares what did not change; only the newest
-may be given changes. A position is the place of a chunk in the order in which chunks were stored; it is never reused.
+An index is immutable to its readers. `apply` returns the next index, which shares the unchanged parts; only the newest
+index accepts changes. A position is the place of a chunk in the order of storage; it is never reused.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Changes:
 
 
 class CollectionIndex:
-    """The index of one version of a collection.
+    """The index of a version of a collection.
 
     Attributes:
         version: The version of the collection that this index shows.
-        options: The choices that the collection remembers.
+        options: The options of the collection.
         lexical: The terms of the chunks by position.
         vectors: The embeddings of the chunks by position.
-        alive: The positions whose chunks are still there.
+        alive: The positions of live chunks.
     """
 
     def __init__(self, options: CollectionOptions, version: Version = (0, 0)) -> None:
@@ -115,7 +115,7 @@ class CollectionIndex:
         """Return the index after the changes."""
         following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
-        # A damaged store may have chunks without their document, which nobody could cite.
+        # A damaged store may have chunks without their document, which could not be cited.
         chunks = [chunk for chunk in changes.chunks if chunk.document_id in following._ordinals]
         for position, chunk in enumerate(chunks, len(self._ids)):
             following._positions[chunk.id] = position
@@ -133,7 +133,7 @@ class CollectionIndex:
         return following
 
     def allowed(self, expression: Expression) -> Mask:
-        """Return the positions of live chunks whose documents the filter selects."""
+        """Return the positions of live chunks in the documents that the filter selects."""
         known = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
         if len(known) < self._document_count:
             more = [
@@ -146,7 +146,7 @@ class CollectionIndex:
         return allowed
 
     def has_chunk(self, chunk_id: int) -> bool:
-        """Tell whether a chunk is found by searches."""
+        """Return whether searches can find a chunk."""
         position = self._positions.get(chunk_id, len(self.alive))
         return position < len(self.alive) and bool(self.alive[position])
 

@@ -1,10 +1,10 @@
 """An inverted index in immutable segments, which scores texts by BM25 and by coverage of the query.
 
 Theory of operation. A segment holds the postings of a range of positions: for each of its terms, in the order of their
-ids, the positions and counts of that term. New texts become a segment of their own. Segments of similar size are then
-merged, so an index of n texts has O(log n) segments, and a text is copied O(log n) times (the log-structured merge of
-O'Neil et al., 1996). Removed texts stay in their segments and are masked; a search counts live texts only, so scores
-are those of an index without the removed ones.
+ids, the positions and counts of that term. New texts form a new segment. Segments of similar size are then merged, so
+an index of n texts has O(log n) segments, and a text is copied O(log n) times (the log-structured merge of O'Neil et
+al., 1996). Removed texts stay in their segments and are masked; a search counts live texts only, so scores equal the
+scores of an index without the removed texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Positions = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 IMPACT_BYTES: Final = 8  # of a cached impact
-MERGE_RATIO: Final = 2  # a segment joins the one before it unless that is more than this many times as large
+MERGE_RATIO: Final = 2  # a segment is merged into its predecessor unless that is more than this many times as large
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def make_segment(texts: Sequence[TermCounts], first_position: int) -> Segment:
 
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
-    """Return one segment with the postings of all; their positions must ascend from segment to segment."""
+    """Return a segment with the postings of all; their positions must ascend from segment to segment."""
     terms = np.concatenate([np.repeat(one.terms, np.diff(one.starts)) for one in segments])
     positions = np.concatenate([one.positions for one in segments])
     counts = np.concatenate([one.counts for one in segments])
@@ -78,7 +78,7 @@ def _sorted_segment(terms: TermIds, positions: Positions, counts: NDArray[np.uin
 
 
 class LexicalIndex:
-    """The segments of one collection, and the lengths of its texts. Immutable; `extend` shares what did not change."""
+    """The segments of a collection, and the lengths of its texts. Immutable; `extend` shares the unchanged segments."""
 
     def __init__(self, segments: tuple[Segment, ...], lengths: NDArray[np.float64], alive: Mask) -> None:
         self._segments = segments
@@ -103,7 +103,7 @@ class LexicalIndex:
         return len(self._segments)
 
     def extend(self, texts: Sequence[TermCounts], alive: Mask) -> LexicalIndex:
-        """Return an index with texts at the positions after the last one; `alive` masks all positions."""
+        """Return an index with texts at the positions after the last position; `alive` masks all positions."""
         segments = list(self._segments)
         lengths = self._lengths
         if texts:
@@ -112,7 +112,7 @@ class LexicalIndex:
         return LexicalIndex(_compact(segments), lengths, alive)
 
     def bm25(self, term_ids: TermIds) -> Scores:
-        """Return the score of each position, 0 for texts without a term of the query and for removed ones.
+        """Return the score of each position, 0 for removed texts and for texts without a term of the query.
 
         Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the inverse
         document frequency ln(1 + (N - n + 0.5) / (n + 0.5)) that Lucene uses, which is never negative.

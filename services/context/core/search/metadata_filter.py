@@ -27,9 +27,9 @@ def compile_filter(field: str, text: str) -> Expression:
 
 
 def is_selected(expression: Expression, source: str, metadata_json: str) -> bool:
-    """Tell whether the expression is true for a document; one without the fields that it reads is not selected.
+    """Return whether the expression is true for a document; false for a document without the fields that it reads.
 
-    Raises InvalidRequest where the expression is no condition.
+    Raises InvalidRequest if the expression is not a condition.
     """
     variables: dict[str, object] = {"source": source}
     if "metadata" in expression.names:

@@ -26,14 +26,14 @@ _ENTRY: Final = np.dtype([("term", "<u8"), ("count", "<u2")])
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """The distinct terms of one text by their ids, ascending, and how often each occurs."""
+    """The distinct terms of a text by their ids, ascending, and how often each occurs."""
 
     ids: TermIds
     counts: Counts
 
     @property
     def length(self) -> int:
-        """The number of terms, repeated ones included."""
+        """The number of terms, including repeated terms."""
         return int(self.counts.sum(dtype=np.int64))
 
     def to_bytes(self) -> bytes:
@@ -74,7 +74,7 @@ def query_term_ids(query: str, language: str) -> TermIds:
 
 
 def content_digest(content: str) -> int:
-    """Return a signed 64-bit hash of a chunk's content, by which duplicates are found."""
+    """Return a signed 64-bit hash of a chunk's content, for finding duplicates."""
     return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little", signed=True)
 
 

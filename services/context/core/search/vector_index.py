@@ -1,9 +1,9 @@
-"""Search over vectors of unit length: exact up to a number of vectors, beyond it among the nearest by signs.
+"""Search over vectors of unit length: exact up to a number of vectors, and among the nearest by signs beyond it.
 
-Exact search is one product of matrix and vector, and reads all of the matrix. Beyond EXACT_ROWS the signs of the
+Exact search is a product of matrix and vector, and reads all of the matrix. Beyond EXACT_ROWS the signs of the
 components, one bit each, choose candidates by how many differ from the query's, and only the candidates' cosines are
 computed (binary quantization with rescoring; Charikar, "Similarity Estimation Techniques from Rounding Algorithms",
-2002). Signs need no building, so an index grows as fast with them as without.
+2002). Signs need no building, so an index with them grows as fast as an index without them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MAX_GATHERED_RATIO: Final = 0.1  # above this share of all rows, the product of 
 
 
 class VectorIndex:
-    """The vectors of one collection by position. Immutable to its readers.
+    """The vectors of a collection by position. Immutable to its readers.
 
-    `extend` writes to rows that no earlier index shows, so indexes of one line of descent share a matrix; only the
-    newest may be extended.
+    `extend` writes to rows that no earlier index shows, so an index shares its matrix with the indexes extended from
+    it; only the newest may be extended.
     """
 
     def __init__(self, matrix: Vectors, signs: Signs, has_vector: Mask) -> None:
@@ -51,9 +51,9 @@ class VectorIndex:
         return int(np.count_nonzero(self._has_vector & mask))
 
     def extend(self, size: int, positions: Sequence[int], vectors: Vectors) -> VectorIndex:
-        """Return an index of `size` positions, with a vector at each of `positions`, which had none before.
+        """Return an index of `size` positions, with a vector at each of `positions`, which had no vectors before.
 
-        Vectors of another length take the place of all that there were.
+        Vectors of another length replace all earlier vectors.
         """
         has_vector = np.zeros(size, dtype=np.bool_)
         has_vector[: len(self._has_vector)] = self._has_vector
@@ -95,7 +95,7 @@ class VectorIndex:
         return scores
 
     def vectors_at(self, positions: NDArray[np.intp]) -> Vectors:
-        """Return the vectors at positions, zeros where there is none."""
+        """Return the vectors at positions, zeros for a position without a vector."""
         found = np.zeros((len(positions), self._matrix.shape[1]), dtype=np.float32)
         known = self._has_vector[positions]
         found[known] = self._matrix[positions[known]]

@@ -48,7 +48,7 @@ class CalculatorTool:
 
 
 class ClockTool:
-    """Tells the time in a time zone."""
+    """Returns the time in a time zone."""
 
     definition = ToolDefinition(
         name="clock",

@@ -78,7 +78,7 @@ class HttpFetchTool:
         raise ToolFailed(f"the page redirects more than {MAX_REDIRECTS} times: try another URL")
 
     async def _get(self, url: httpx.URL, stack: AsyncExitStack) -> httpx.Response:
-        """Return the response, whose body is not read yet, of the first address that takes the connection."""
+        """Return the response, with its body unread, of the first address that accepts the connection."""
         destination = _destination_of(url)
         self._allowlist.check_host(destination)
         addresses = await self._find_addresses(destination)
@@ -136,7 +136,7 @@ class HttpFetchTool:
 
 
 def _read_url(text: str) -> httpx.URL:
-    """Return a URL without its fragment; raises ToolFailed for one that is not HTTP, or that holds a password."""
+    """Return a URL without its fragment; raises ToolFailed for a URL that is not HTTP or holds a password."""
     try:
         url = httpx.URL(text).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError):

@@ -115,7 +115,7 @@ class WriteFileTool:
 
 
 def file_tools(files: RootedFiles) -> list[Tool]:
-    """Return the tools for the folders there are; none without folders."""
+    """Return the tools for the existing folders; an empty list without folders."""
     tools: list[Tool] = []
     if files.names:
         tools += [ReadFileTool(files), ListFilesTool(files)]

@@ -21,7 +21,7 @@ from services.tools.ports import Tool
 
 @dataclass(frozen=True, slots=True)
 class BuiltinOptions:
-    """What the built-in tools may reach; a tool that could reach nothing is not offered."""
+    """The reach of the built-in tools; a tool without anything to reach is not offered."""
 
     max_result_bytes: int = 65_536
     fetch_hosts: tuple[AllowedHost, ...] = ()

@@ -23,8 +23,8 @@ class RunProgramTool:
     """Runs a Python program.
 
     Args:
-        sandbox: Where programs run; None where there is none.
-        max_bytes: Bytes that a program may print.
+        sandbox: Runs the programs; None if the machine has no sandbox.
+        max_bytes: Most bytes that a program may print.
         unavailable_reason: Why there is no sandbox.
     """
 
@@ -55,7 +55,7 @@ class RunProgramTool:
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return what the program printed; raises ToolFailed with the end of it where it failed."""
+        """Return the output of the program; raises ToolFailed with the end of the output if the program failed."""
         program = arguments["program"]
         if self._sandbox is None:
             raise ToolFailed(self.unavailable_reason)

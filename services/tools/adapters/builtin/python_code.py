@@ -1,7 +1,7 @@
 """Runs Python code in Monty, an interpreter without files, network and processes, in worker processes with limits.
 
-Only text crosses from a worker: a value is written by `repr` inside. Converting a value here could take any memory, as
-a list that holds one list a thousand times does.
+Only text leaves a worker: `repr` writes a value inside the worker. Converting a value here could take unlimited memory,
+for example for a list that holds the same list a thousand times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_RUNS_OF_WORKER = 100
 _GRACE_S = 1.0  # after MAX_RUN_S the interpreter itself stops; after this too, its process is killed
 _MAX_ERROR_CHARS = 2000
 
-# An expression gives its value, anything else what it prints.
+# An expression returns its value, other code returns its output.
 _PROGRAM = """
 def run(code):
     is_expression = True
@@ -71,7 +71,7 @@ class _Worker:
                 self._pid = None
 
     def stop(self) -> None:
-        """Kill the process, now or before it begins; the pool starts another one."""
+        """Kill the process, now or before it begins; the pool starts a replacement."""
         with self._lock, contextlib.suppress(ProcessLookupError):
             self._is_stopped = True
             if self._pid is not None:
@@ -82,8 +82,8 @@ class PythonTool:
     """Runs an expression or a program.
 
     Args:
-        pool: The worker processes; None where there are none.
-        max_bytes: Bytes that a program may print.
+        pool: The worker processes; None if Monty is not installed.
+        max_bytes: Most bytes that a program may print.
         unavailable_reason: Why there is no pool.
     """
 
@@ -114,7 +114,7 @@ class PythonTool:
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return what the code printed; raises ToolFailed. A caller that leaves stops the code."""
+        """Return the output of the code; raises ToolFailed. Cancelling the call stops the code."""
         worker = _Worker()
         await self._places.acquire()
         running = asyncio.get_running_loop().run_in_executor(None, self._run, arguments["code"], worker)
@@ -128,7 +128,7 @@ class PythonTool:
     def _leave(self, running: asyncio.Future[str]) -> None:
         self._places.release()
         if not running.cancelled():
-            running.exception()  # nobody may be there to take it
+            running.exception()  # the caller may have left
 
     def _run(self, code: str, worker: _Worker) -> str:
         import pydantic_monty  # noqa: PLC0415 - only where there is a pool
@@ -182,7 +182,7 @@ async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
 
 
 def _make_pool() -> pydantic_monty.Monty | None:
-    """Return a pool that starts workers when they are needed; None without the package or its program.
+    """Return a pool that starts workers on demand; None without the package or its program.
 
     The asynchronous kind of pool may abort this process when it ends, so threads wait for the workers.
     """

@@ -109,7 +109,7 @@ class RootedFiles:
         return list(names)
 
     def _folder(self, names: Sequence[str], *, is_made: bool = False) -> AbstractContextManager[int]:
-        """Open the folder that the names lead to, of which the first one is a root's."""
+        """Open the folder at the path of these names; the first name is the name of a root."""
         if is_made:
             return opened_folder(self._roots[names[0]], names[1:], _make_folder)
         return opened_folder(self._roots[names[0]], names[1:])

@@ -59,7 +59,7 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a program ended; `status` is None where it was stopped, for its time or for the bytes of its output."""
+    """The end of a program; `status` is None if the program was stopped, for its time or the size of its output."""
 
     status: int | None
     output: bytes

@@ -27,7 +27,7 @@ _PERMITTED_ACTIONS = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
-# What one statement may take: bytes of a value and of the statement, columns, nesting, parts of a UNION, steps of the
+# Limits of a statement: bytes of a value and of the statement, columns, nesting, parts of a UNION, steps of the
 # compiled statement, arguments of a function, attached databases, the pattern of LIKE, threads.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
@@ -44,11 +44,11 @@ _LIMITS = {
 
 
 class SqlQueryTool:
-    """Runs one SELECT on a SQLite file, which it can only read.
+    """Runs a SELECT on a SQLite file, opened for reading only.
 
     Args:
         databases: Files by the name that models use.
-        max_bytes: Bytes of the result.
+        max_bytes: Most bytes of the result.
     """
 
     unavailable_reason = ""

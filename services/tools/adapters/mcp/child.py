@@ -15,7 +15,7 @@ _EXIT_NOT_RUN = 127
 
 
 def main() -> None:
-    """Ask the kernel for SIGKILL at the parent's end, and become the program, for which the request stays valid."""
+    """Ask the kernel for SIGKILL when the parent ends, then become the program; the request outlives the exec."""
     parent, *argv = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

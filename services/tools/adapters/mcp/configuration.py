@@ -48,10 +48,10 @@ class _File(FileEntry):
 
 
 def read_servers(path: Path, variables: Mapping[str, str], hosts: HostAllowlist) -> list[ServerSpec]:
-    """Return the servers of a file that are not disabled.
+    """Return the enabled servers of a file.
 
-    `${NAME}` and `${NAME:-default}` in a value stand for an environment variable. A server with a URL may call the host
-    of the URL, that of its authorization server, and `hosts`. Raises InvalidRequest, naming what is wrong.
+    `${NAME}` and `${NAME:-default}` in a value stand for an environment variable. A server with a URL may call the
+    hosts of the URL and of its authorization server, and `hosts`. Raises InvalidRequest that names the error.
     """
     content = read_json_file(path, _File, "MCP_SERVERS", variables)
     return [_spec_of(name, server, hosts) for name, server in content.mcp_servers.items() if not server.disabled]

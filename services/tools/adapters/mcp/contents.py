@@ -1,4 +1,4 @@
-"""What servers send, as text for a model. The same content always gives the same text."""
+"""Converts content from servers to text for a model. The same content always gives the same text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.tools.core.servers import ResourceContents
 
 
 def text_of_result(result: types.CallToolResult) -> str:
-    """Return the blocks of a result, one per paragraph; structured content where no block is text."""
+    """Return the blocks of a result, each as a paragraph; structured content if no block is text."""
     parts = [text_of_block(block) for block in result.content]
     has_text = any(isinstance(block, types.TextContent) for block in result.content)
     if result.structured_content is not None and not has_text:

@@ -1,4 +1,4 @@
-"""The transport of servers at URLs. All that the SDK sends goes through it, redirects and what OAuth looks up, too."""
+"""The transport for servers at URLs. It carries all requests of the SDK, including redirects and OAuth discovery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SessionTransport(GuardedTransport):
         return await super().handle_async_request(request)
 
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
-        """Tell the server that its session ends, and wait for its status alone, and not for long."""
+        """Notify the server that its session ends, and wait briefly for the status alone."""
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 response = await self.send(request)

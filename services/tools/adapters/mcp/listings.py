@@ -1,4 +1,4 @@
-"""What servers list -> the domain. Texts are the server's own, and are bounded by whoever uses them."""
+"""Decodes the lists of servers to the domain. Texts are the server's own; their users must limit them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tool_of(tool: types.Tool) -> OfferedTool:
 
 
 def resource_of(resource: types.Resource) -> Resource:
-    """Decode a resource; a negative size is none."""
+    """Decode a resource; a negative size counts as missing."""
     size_bytes = resource.size
     if size_bytes is not None and size_bytes < 0:
         size_bytes = None

@@ -1,4 +1,4 @@
-"""Tokens for servers that ask for them, by the client's own credentials: nobody is there to log in."""
+"""Tokens for servers that require them, from the client's own credentials: there is no user to log in."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TokensInMemory:
 
 
 def credentials_auth(http: HttpTransport) -> httpx2.Auth | None:
-    """Return what gets tokens for a server; None without credentials."""
+    """Return the authentication that gets tokens for a server; None without credentials."""
     credentials = http.credentials
     if credentials is None:
         return None

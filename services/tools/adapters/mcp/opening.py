@@ -30,14 +30,14 @@ from services.tools.ports import McpSession, ServerLost
 
 log = get_logger(__name__)
 
-# Calls, and what else goes on beside them: the streams for changes, and requests for lists.
+# Connections beyond the calls: streams for changes, and requests for lists.
 _MORE_CONNECTIONS = 16
 _EXPECTED = (MCPError, OAuthFlowError, httpx2.HTTPError, httpx2.StreamError, OSError, ValidationError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Limits of one session; `request_timeout_s` bounds connecting and every request but calls of tools."""
+    """Limits of a session; `request_timeout_s` limits connecting and every request except tool calls."""
 
     max_message_bytes: int = 1024 * 1024
     max_tools: int = 128
@@ -49,8 +49,8 @@ class SessionLimits:
 class SessionOpener:
     """Opens sessions within limits.
 
-    Servers may ask their client to sample a model, to ask the user, or for folders. The service says that it cannot,
-    and refuses: who would answer is not there. `auth` and `elicit` replace that, and credentials, in tests.
+    Servers may ask their client to sample a model, to ask the user, or for folders. The service declares no such
+    capability and refuses, because there is no user to answer. Tests replace `elicit`, and the credentials with `auth`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SessionOpener:
 
     @asynccontextmanager
     async def open(self, spec: ServerSpec) -> AsyncIterator[McpSession]:
-        """Connect a server until the context ends. Raises ServerLost, also in place of what the connection raises."""
+        """Connect a server until the context ends. Raises ServerLost, also in place of the errors of the connection."""
         try:
             async with AsyncExitStack() as stack:
                 yield await self._enter(stack, spec)
@@ -140,7 +140,7 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _reason_of(error: Exception, server: str) -> str:
-    """Return why a connection failed; the SDK's tasks raise groups, of which the first error is the cause."""
+    """Return why a connection failed; for a group, which the SDK's tasks raise, its first error is the cause."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ServerLost):
@@ -151,7 +151,7 @@ def _reason_of(error: Exception, server: str) -> str:
 
 
 def quiet_sdk() -> None:
-    """Keep the SDK from logging what servers send, and whole addresses: what matters is in our own log."""
+    """Keep the SDK from logging content from servers and full addresses; our own log has the important events."""
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     for name in ("httpx2", "httpcore2"):

@@ -1,4 +1,4 @@
-"""A server's process: a group of its own with a minimal environment, which ends for certain."""
+"""The process of a server: in its own group, with a minimal environment, and certain to end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.tools.ports import ServerLost
 
 log = get_logger(__name__)
 
-# What programs need to find their files and to write text. Other variables of the service may hold secrets.
+# The variables that programs need to find their files and to write text; other variables may hold secrets.
 ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 _CHILD = Path(__file__).with_name("child.py")
 _GRACE_S = 2.0
@@ -98,7 +98,7 @@ async def _has_exited_in_time(process: Process) -> bool:
 
 
 async def wait_until_exited(process: Process) -> None:
-    """Wait for the process alone: `wait` also waits for pipes, which other processes may hold."""
+    """Wait for the process alone: `wait` also waits for pipes, which other processes may hold open."""
     while process.returncode is None:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)
 
@@ -109,7 +109,7 @@ def _signal_group(process: Process, sent: signal.Signals) -> None:
 
 
 async def _log_errors(process: Process, name: str) -> None:
-    """Read the errors, so that the program can go on; log some of them."""
+    """Read the standard error stream, so that the program does not block; log some of it."""
     reader = process.stderr
     loop = asyncio.get_running_loop()
     logged_s = -_LOG_INTERVAL_S

@@ -49,7 +49,7 @@ _LOST = frozenset(
 
 
 class SdkSession:
-    """Speaks with one server. Closed by whoever opened it."""
+    """Speaks with a server; its opener must close it."""
 
     def __init__(self, client: Client, has_news: asyncio.Event, max_tools: int, max_tool_bytes: int) -> None:
         self._client = client
@@ -196,7 +196,7 @@ class SdkSession:
 
 
 def words_of(error: Exception) -> str:
-    """Return what a server or the SDK says, cut, on one line, without what callers sent."""
+    """Return the message of a server or the SDK, shortened to a single line, without the values that callers sent."""
     if isinstance(error, ValidationError):
         return f"wrong fields: {places_of(error, 0, 3)}"[:MAX_REASON_CHARS]
     return " ".join(str(error).split())[:MAX_REASON_CHARS].encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Messages of the protocol over a program's standard streams, one per line, bounded in bytes and time.
+"""Messages of the protocol over a program's standard streams, a message per line, limited in bytes and time.
 
 The SDK's own transport reads lines of any length.
 """
@@ -23,10 +23,10 @@ from services.tools.ports import ServerLost
 Received = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Received], MemoryObjectSendStream[SessionMessage]]
 
-# A caller that leaves must not wait for a server that does not read: what it sends waits here.
+# A caller that leaves must not wait for a slow server: messages to send wait here.
 _SENT_CAPACITY = 256
 _SEND_TIMEOUT_S = 10.0
-# Programs that start others print banners. One that prints only such lines does not speak the protocol.
+# Programs that start other programs print banners. A program that prints nothing else does not speak the protocol.
 _MAX_OTHER_LINES = 100
 # A server cannot take more of the service's time than reading this many messages takes.
 _MAX_MESSAGES_PER_S = 1000
@@ -123,7 +123,7 @@ async def _write(process: Process, sent_out: MemoryObjectReceiveStream[SessionMe
 
 
 async def _describe_end(process: Process) -> str:
-    """Say how a process ended whose streams are closed; it may take a moment until its status is known."""
+    """Describe how a process with closed streams ended; its status may take a moment to arrive."""
     try:
         async with asyncio.timeout(1):
             await wait_until_exited(process)
@@ -136,7 +136,7 @@ async def _describe_end(process: Process) -> str:
 
 
 class _Pace:
-    """Slows a reader down that reads too many messages; the pipe holds back what the program writes."""
+    """Slows a reader down after too many messages; the pipe then holds the program back."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,7 +144,7 @@ class _Pace:
         self._count = 0
 
     async def keep(self) -> None:
-        """Count a message, and wait for the next second when this one's are used up."""
+        """Count a message; wait for the next second if the limit of this second is used up."""
         self._count += 1
         if self._count < _MAX_MESSAGES_PER_S:
             return

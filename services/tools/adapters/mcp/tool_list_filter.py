@@ -16,7 +16,7 @@ from services.tools.adapters.mcp.tool_listing import METHOD, ToolListing
 
 
 class ToolListFilter:
-    """Filters the pages that a session receives. They belong to `listing`, which is set before a list is asked for."""
+    """Filters the pages that a session receives. Set `listing` before requesting the list."""
 
     def __init__(self, session: ClientSession, listing: ToolListing) -> None:
         self.listing = listing

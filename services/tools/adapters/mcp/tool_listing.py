@@ -1,7 +1,7 @@
-"""Reads the list of a server's tools entry by entry, within bounds for the whole list.
+"""Reads the tool list of a server entry by entry, within limits for the whole list.
 
-A server cannot make the reading of its list expensive: what is large is not validated, and what is wrong in many places
-is not described place by place.
+A server cannot make the reading of its list expensive: a large tool is not validated, and a tool with many defects is
+not described defect by defect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METHOD = "tools/list"
 MAX_PAGES = 100
 # The tools of all servers together have 3 MiB at most; a list also has icons and the schemas of results.
 MAX_LIST_BYTES = 4 * 1024 * 1024
-# A wrong tool takes longer to validate than a right one.
+# An invalid tool takes longer to validate than a valid tool.
 MAX_BROKEN_BYTES = 512 * 1024
 MAX_BROKEN = 1000
 MAX_REASONS = 128
@@ -36,7 +36,7 @@ _REST_OF_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 class ToolListing:
-    """Takes the entries of one list in their order, page by page, until a bound is reached."""
+    """Takes the entries of a list in their order, page by page, until a limit is reached."""
 
     def __init__(self, version: str, max_tools: int, max_tool_bytes: int) -> None:
         self._version = version
@@ -70,7 +70,7 @@ class ToolListing:
         return self._unread > 0 or self._read_bytes >= MAX_LIST_BYTES
 
     def take_rest(self, rest: Mapping[str, Any]) -> None:
-        """Count what a page has beside its tools."""
+        """Count the content of a page besides its tools."""
         self._read_bytes += _size_bytes(rest) or MAX_LIST_BYTES
 
     def skip(self, count: int) -> None:
@@ -104,7 +104,7 @@ class ToolListing:
         return left_out
 
     def describe_others(self, *, has_more_pages: bool) -> Mapping[str, str]:
-        """Return how many tools are neither given nor have a reason, and why; empty when there are none."""
+        """Return the number of tools that were left out without a reason, and why; empty without such tools."""
         unnamed = self._broken - self._reasons
         words = [f"{unnamed} cannot be used, as others before them"] if unnamed else []
         if self._unread or has_more_pages:
@@ -117,9 +117,9 @@ class ToolListing:
 
 
 def places_of(error: ValidationError, first: int, last: int) -> str:
-    """Return some places of what is wrong, each as these parts of its path; only how many there are if they are many.
+    """Return the paths of some problems, from part `first` to `last`; only their number if there are many.
 
-    The library describes all problems or none, and a hostile message has a million.
+    The library describes all problems or no problem, and a hostile message has a million.
     """
     count = error.error_count()
     if count > _MAX_PROBLEMS:
@@ -131,7 +131,7 @@ def places_of(error: ValidationError, first: int, last: int) -> str:
 
 
 def _defect_of(tool: Any, size_bytes: int, version: str) -> str:
-    """Return why a tool cannot be used; empty for one that can."""
+    """Return why a tool cannot be used; empty for a usable tool."""
     if not isinstance(tool, dict):
         return "it is not an object"
     if not size_bytes:
@@ -147,7 +147,7 @@ def _defect_of(tool: Any, size_bytes: int, version: str) -> str:
 
 
 def _size_bytes(value: Any) -> int:
-    """Return the size of a value as JSON; 0 for what cannot be JSON."""
+    """Return the size of a value as JSON; 0 for a value that JSON cannot represent."""
     try:
         return len(dump_json(value).encode(errors="replace"))
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""Tools that are operations of HTTP APIs, which OpenAPI documents describe."""
+"""Tools for the operations of HTTP APIs, from OpenAPI documents."""

@@ -18,7 +18,7 @@ from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.servers import HttpTransport
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
-# A value could end a body of another type or length, and begin what the deployment does not send.
+# A value could end a body of another type or length, and begin a request that the deployment does not send.
 _HEADERS_OF_BODIES = frozenset({"content-type", "content-length", "transfer-encoding"})
 _Secret = Annotated[SecretStr, Field(max_length=8192)]
 
@@ -39,7 +39,7 @@ class _File(FileEntry):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """An API whose operations become tools; `patterns` select them by name. Requests go to the host of `url` alone."""
+    """An API with operations as tools; `patterns` select them by name. Requests go to the host of `url` alone."""
 
     name: str
     document: Path
@@ -52,7 +52,7 @@ class ApiSpec:
 
     @property
     def supplied(self) -> Supplied:
-        """The names of what is sent with each request."""
+        """The names of the headers and query parameters that every request carries."""
         return Supplied(frozenset(name.lower() for name in self.headers), frozenset(self.query))
 
 

@@ -1,7 +1,7 @@
-"""Reads files of OpenAPI documents, JSON or YAML, as JSON values, and finds where they break the standard.
+"""Reads OpenAPI documents, JSON or YAML, as JSON values, and finds where they violate the standard.
 
-Of openapi-spec-validator, the schemas of the standard are used. Its further checks follow references, also to files and
-addresses, which a document of others must not make us open.
+Only the schemas of openapi-spec-validator are used. Its further checks follow references, even to files and addresses,
+which a third party's document must not make us open.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _parse(text: str, *, is_json: bool) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raise DocumentError for YAML on which the loader, which is recursive C, would overflow the stack."""
+    """Raise DocumentError for YAML so deep that the loader, recursive C code, would overflow the stack."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -83,7 +83,7 @@ class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Leave merge keys alone, which can grow without bound; they are refused as keys."""
+        """Leave merge keys unexpanded, because they can grow without bound; they are refused as keys."""
 
 
 for _tag, _form, _beginnings in (

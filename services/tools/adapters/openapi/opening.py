@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Limits of one API."""
+    """Limits of an API."""
 
     max_tools: int = 128
     max_tool_bytes: int = 32_768
@@ -34,7 +34,7 @@ class ApiLimits:
 
 
 def read_api(spec: ApiSpec) -> Translation:
-    """Return the operations that the settings name. Raises InvalidRequest for a document without a usable one."""
+    """Return the selected operations. Raises InvalidRequest for a document without a usable operation."""
     document = read_document(spec.document)
     where = f"OPENAPI: api {spec.name!r}: document {str(spec.document)!r}"
     if reason := refusal_of(document):
@@ -79,7 +79,7 @@ def register_api(
 
 
 def _log_properties(spec: ApiSpec, translation: Translation) -> None:
-    """Log which optional properties of forms are no arguments."""
+    """Log the optional form properties that are not arguments."""
     incomplete = [operation for operation in translation.operations if operation.left_out]
     for operation in islice(incomplete, MAX_LOGGED):
         name, reason = next(iter(operation.left_out.items()))

@@ -26,7 +26,7 @@ _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252", "utf-
 
 
 class OperationTool:
-    """A tool that is one operation of an API."""
+    """A tool that calls an operation of an API."""
 
     def __init__(self, spec: ApiSpec, operation: Operation, client: httpx2.AsyncClient) -> None:
         self.definition = ToolDefinition(
@@ -43,7 +43,7 @@ class OperationTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """An API is not asked whether it is there before it is called."""
+        """Always empty: an API is not probed before it is called."""
         return ""
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:  # noqa: ARG002 - there is no progress

@@ -1,7 +1,8 @@
-"""Computes arithmetic expressions, with bounds on their length, their depth and the size of numbers.
+"""Computes arithmetic expressions, with limits on their length, their depth and the size of numbers.
 
-Python's own parser reads an expression. Before that, only numbers, operators, parentheses, commas and known names pass.
-`^` means `**`. Integers are exact; other numbers are doubles. Floor division and remainder round down, as in Python.
+Python's own parser reads an expression, but only after a check that it has nothing but numbers, operators, parentheses,
+commas and known names. `^` means `**`. Integers are exact; other numbers are doubles. Floor division and remainder
+round down, as in Python.
 """
 
 from __future__ import annotations

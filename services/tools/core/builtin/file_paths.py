@@ -20,7 +20,7 @@ def is_folder_name(name: str) -> bool:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Return the names in a path, at least one; raises ToolFailed for a path that could lead elsewhere."""
+    """Return the names in a path, at least one of them; raises ToolFailed for a path that could lead elsewhere."""
     if len(path) > MAX_PATH_CHARS:
         raise ToolFailed(f"the path has {len(path)} characters, at most {MAX_PATH_CHARS} are allowed")
     if path.startswith("/"):

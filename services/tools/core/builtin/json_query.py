@@ -1,7 +1,7 @@
-"""JMESPath queries with a bound on their work.
+"""JMESPath queries with a limit on their work.
 
-A short expression can double its input over and over (`[@,@][] | [@,@][] | ...`). So the size of every intermediate
-value is charged to one budget, and the limit on the length of a query bounds the growth of each step.
+A short expression can double its input repeatedly (`[@,@][] | [@,@][] | ...`). So the size of every intermediate value
+is charged to a common budget, and the limit on the length of a query limits the growth of each step.
 """
 
 from __future__ import annotations

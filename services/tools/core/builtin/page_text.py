@@ -46,7 +46,7 @@ def _encoding(charset: str) -> str:
 
 
 def cut_to_json_bytes(text: str, max_bytes: int) -> str:
-    """Return the beginning of a text that has at most so many bytes as a JSON string; escapes take up to six each."""
+    """Return the longest beginning of a text that fits in `max_bytes` as a JSON string."""
     size_bytes = len(dump_json(text).encode())
     while text and size_bytes > max_bytes:
         text = text[: len(text) * max(max_bytes, 0) // size_bytes]
@@ -55,10 +55,10 @@ def cut_to_json_bytes(text: str, max_bytes: int) -> str:
 
 
 class BodyReader:
-    """Collects a body up to a limit of its decoded bytes; what exceeds the limit is never decompressed.
+    """Collects a body up to a limit of its decoded bytes; bytes beyond the limit are never decompressed.
 
     Args:
-        content_encoding: The header of the response; raises ToolFailed unless it is gzip, deflate or none.
+        content_encoding: The header of the response; raises ToolFailed unless it is gzip, deflate or empty.
         max_bytes: Bytes to keep.
     """
 
@@ -87,7 +87,7 @@ class BodyReader:
             del self._kept[self._max_bytes :]
 
     def text(self, encoding: str) -> str:
-        """Return the text; bytes that are none become U+FFFD, and a character that the limit cut is left out."""
+        """Return the text; undecodable bytes become U+FFFD, and a character cut by the limit is left out."""
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return decoder.decode(bytes(self._kept), final=not self._is_truncated)
 

@@ -1,8 +1,8 @@
 """The seccomp filter of sandboxed programs, as bytes for the kernel: it refuses calls that no computation needs.
 
-A program cannot start processes, so that nothing multiplies; threads are allowed. It has no sockets and no keyrings,
-cannot reach other processes, and cannot make namespaces. Mounting is left to the rights of a process, of which a
-program has none: the sandbox itself mounts under this filter.
+A program cannot start processes, so that processes cannot multiply; threads are allowed. It has no sockets and no
+keyrings, cannot reach other processes, and cannot make namespaces. The filter does not refuse mounting, because the
+sandbox itself mounts under it; a program has no right to mount.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Calls:
     refused: tuple[int, ...]
 
 
-# What both have: pidfd_send_signal, io_uring_*, open_tree to fspick, pidfd_open, pidfd_getfd, process_madvise,
+# On both architectures: pidfd_send_signal, io_uring_*, open_tree to fspick, pidfd_open, pidfd_getfd, process_madvise,
 # mount_setattr, memfd_secret, process_mrelease.
 _SINCE_2019: Final = (424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 434, 438, 440, 442, 447, 448)
 _CLONE3: Final = 435
@@ -64,7 +64,7 @@ def build_filter(machine: str) -> bytes:
     """Return the filter for a machine of ARCHITECTURES: EPERM for refused calls and for other architectures."""
     calls = _CALLS[machine]
     refused = sorted({*calls.refused, *_SINCE_2019})
-    # Each check jumps to the verdict EPERM, which stands last; the distance depends on what follows it.
+    # Each check jumps to the verdict EPERM at the end; the distance is the number of instructions in between.
     checks = [(_EQUAL, number) for number in refused] + [(_NOT_BELOW, _X32_BIT)]
     after = 5  # clone3 and its verdict, clone, its flags; then ALLOW, EPERM
     lines = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, calls.architecture), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
@@ -73,7 +73,7 @@ def build_filter(machine: str) -> bytes:
         lines.append((code, len(checks) - position - 1 + after + 1, 0, number))
     lines += [
         (_EQUAL, 0, 1, _CLONE3),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),  # the C library then uses clone, whose flags can be read
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),  # the C library then uses clone, which has readable flags
         (_EQUAL, 0, 2, calls.clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
         (_HAS_BITS, 0, 1, _CLONE_THREAD),

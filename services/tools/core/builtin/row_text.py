@@ -11,7 +11,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows: int, max_bytes: int) -> str:
-    """Return columns, rows and whether rows were left out; raises ToolFailed when not even one row fits."""
+    """Return columns, rows and whether rows were left out; raises ToolFailed if even a single row does not fit."""
     names = dump_json([_text(name) for name in columns])
     written: list[str] = []
     left_bytes = max_bytes - len(names.encode()) - 64  # the keys around it

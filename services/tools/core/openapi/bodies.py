@@ -26,7 +26,7 @@ _UNSUPPORTED_IN_FORMS = (*COMPOSITIONS, "patternProperties")
 
 
 class BodyKind(StrEnum):
-    """The ways in which a body is written."""
+    """The encodings of a body."""
 
     JSON = JSON
     URLENCODED = URLENCODED
@@ -35,7 +35,7 @@ class BodyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body. `schema` is the document's own, of a form without the properties in `left_out`, which have reasons."""
+    """A body. `schema` is the document's own; for a form, without the properties in `left_out`, which have reasons."""
 
     kind: BodyKind
     media_type: str
@@ -52,13 +52,13 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads the bodies of one document."""
+    """Reads the bodies of a document."""
 
     references: References
     is_version_3_0: bool
 
     def read(self, method: str, value: Any) -> Body | None:
-        """Return a body that can be sent; None where it is optional and cannot be sent. Raises Unusable."""
+        """Return a body that can be sent; None for an optional body that cannot be sent. Raises Unusable."""
         body = self.references.resolve(value, "request body")
         is_required = body.get("required") is True
         try:
@@ -121,7 +121,7 @@ class BodyReader:
         return fields, left_out
 
     def _properties_of(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the properties of a form, with those that are only named as required. Raises Unusable."""
+        """Return the properties of a form, including properties that only `required` names. Raises Unusable."""
         if "type" in schema and not has_type(schema, "object"):
             raise Unusable(f"its form has type {shorten(str(schema['type']))!r}, and only objects are sent as forms")
         if found := [keyword for keyword in _UNSUPPORTED_IN_FORMS if keyword in schema]:

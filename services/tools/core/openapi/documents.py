@@ -1,4 +1,4 @@
-"""Translates an OpenAPI document: which of its operations can be tools, and why others cannot.
+"""Translates an OpenAPI document to tools, and explains why some operations cannot be tools.
 
 No JSON value raises an error here, as long as it is nested at most as deep as `parse_json` allows.
 """
@@ -20,7 +20,7 @@ _VERSION = re.compile(r"3\.[01](\.\d{1,4})?")
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The operations of a document, without those that were not asked for; `unmatched` patterns match none."""
+    """The selected operations of a document; `unmatched` patterns match no operation."""
 
     operations: tuple[Operation, ...]
     left_out: tuple[LeftOut, ...]
@@ -49,7 +49,7 @@ def translate(
     patterns: Collection[str] = ("*",),
     max_parts: int = MAX_DOCUMENT_PARTS,
 ) -> Translation:
-    """Return the operations whose names match a pattern, such as `list*`; none of a document that is refused.
+    """Return the operations with names that match a pattern, such as `list*`; a refused document has no operations.
 
     The operations after the first `max_parts` parts of schemas are left out.
     """

@@ -29,7 +29,7 @@ _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;[ -~]*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A property of a form, which is written as `parameter` is in a query, or else by its media type.
+    """A property of a form, encoded like the query parameter `parameter`, or else by its media type.
 
     Without both, text is plain, and lists and objects are JSON. A file is a text that is sent with a file name.
     """
@@ -47,7 +47,7 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class FieldReader:
-    """Reads the properties of forms of one media type. Version 3.0 has styles in encoded forms alone."""
+    """Reads the properties of forms of a media type. In version 3.0, only encoded forms have styles."""
 
     references: References
     is_version_3_0: bool
@@ -74,7 +74,7 @@ class FieldReader:
         return FormField(name, None, media_type, has_file)
 
     def _read_styled(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
-        """Return a property that is written as a query parameter. Raises Unusable for what no standard defines."""
+        """Return a property in the style of a query parameter. Raises Unusable for a style that no standard defines."""
         styles = {keyword: encoding[keyword] for keyword in ("style", "explode") if keyword in encoding}
         read = read_parameter({"name": name, "in": "query", "schema": schema, **styles})
         parameter = replace(read, argument=_argument_of(name))
@@ -90,7 +90,7 @@ class FieldReader:
 
 
 def can_name_part(name: str) -> bool:
-    """Tell whether a part of a multipart form can have a name."""
+    """Return whether a part of a multipart form can have a name."""
     return name.isprintable() and '"' not in name and "\\" not in name
 
 
@@ -99,13 +99,13 @@ def _argument_of(name: str) -> str:
 
 
 def _file_type_of(values: Collection[Shape]) -> str:
-    """Return the type that the schema of a file names, or the one for any bytes."""
+    """Return the type that the schema of a file declares, or the type for any bytes."""
     declared = (_first_type_of(shape.get("contentMediaType")) for shape in values)
     return next(filter(None, declared), _FILE_TYPE)
 
 
 def _first_type_of(declared: Any) -> str | None:
-    """Return the first type of a list with commas that is no range; None where there is none."""
+    """Return the first type in a comma-separated list that is not a range; None without such a type."""
     if not isinstance(declared, str) or len(declared) > _MAX_TYPES_CHARS:
         return None
     types = [part.strip() for part in declared.split(",")]

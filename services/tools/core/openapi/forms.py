@@ -17,7 +17,7 @@ from services.tools.core.openapi.styles import Pair, Pairs, check_names, encode,
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a multipart form; one without a type is plain text, and a file has a name."""
+    """A part of a multipart form; a part without a type is plain text, and a file has a name."""
 
     name: str
     text: str
@@ -51,7 +51,7 @@ def content_of(body: Body, value: Any) -> Content | None:
 
 
 def _json_type_of(body: Body) -> str:
-    """Return the type of a JSON body; a document may name a range, which has no type of its own."""
+    """Return the type of a JSON body; a document may declare a range, which becomes application/json."""
     if "*" in body.media_type or not is_header_text(body.media_type):
         return JSON
     return body.media_type
@@ -80,7 +80,7 @@ def _parts_of_form(fields: Mapping[str, FormField], value: Mapping[str, Any]) ->
 
 def _parts_of(field: FormField, value: Any) -> Iterator[Part]:
     if field.parameter is not None:
-        # Parts are not percent-encoded. Only exploded values come here, which no separators hold together.
+        # Parts are not percent-encoded. Only exploded values, which have no separators, get here.
         parts = [Part(unquote(name), unquote(text)) for name, text in pairs_of(field.parameter, value)]
     else:
         file_name = field.name if field.is_file else None

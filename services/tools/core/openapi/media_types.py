@@ -26,7 +26,7 @@ def form_type_of(content: Any, essence: str) -> str | None:
 
 
 def is_json(media_type: str) -> bool:
-    """Tell whether a media type, with or without parameters, is JSON."""
+    """Return whether a media type, with or without parameters, is JSON."""
     essence = _essence_of(media_type)
     return essence in {JSON, "text/json"} or (essence.startswith("application/") and essence.endswith("+json"))
 

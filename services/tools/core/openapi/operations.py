@@ -54,7 +54,7 @@ class Operation:
 
     @property
     def safety(self) -> ToolSafety:
-        """READ for GET, which changes nothing (RFC 9110, section 9.2.1); EXTERNAL for all others."""
+        """READ for GET, which changes nothing (RFC 9110, section 9.2.1); EXTERNAL for other methods."""
         return ToolSafety.READ if self.method == "get" else ToolSafety.EXTERNAL
 
     @property
@@ -73,7 +73,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OperationReader:
-    """Reads operations of one document; `problems` are where each path breaks the standard."""
+    """Reads operations of a document; `problems` lists the violations of the standard by path."""
 
     references: References
     is_version_3_0: bool
@@ -129,7 +129,7 @@ class OperationReader:
         return schema
 
     def _check_standard(self, entry: OperationEntry) -> None:
-        """Raise Unusable where what a call needs breaks the standard; the rest of an operation is not used."""
+        """Raise Unusable if a part needed by calls violates the standard; other parts are not used."""
         for place, words in self.problems.get(entry.path, ()):
             rest = place[2:]
             if rest[:1] == (entry.method,):
@@ -199,7 +199,7 @@ def _check_place(entry: OperationEntry) -> None:
 
 
 def leads_elsewhere(path: str) -> bool:
-    """Tell whether a path has a segment that a server would resolve."""
+    """Return whether a path has a segment that a server would resolve."""
     return any(unquote(segment) in {".", ".."} for segment in path.split("/"))
 
 

@@ -35,7 +35,7 @@ class Location(StrEnum):
 
 
 class Style(StrEnum):
-    """The way in which a parameter is written; JSON is not a style of the standard, but a media type."""
+    """The encodings of a parameter; JSON is not a style of the standard, but a media type."""
 
     SIMPLE = "simple"
     MATRIX = "matrix"
@@ -78,9 +78,9 @@ class Parameter:
 
 
 def read_parameters(lists: Iterable[Any], references: References, supplied: Supplied) -> list[Parameter]:
-    """Return the parameters of a path's and its operation's lists; the later ones replace those of the same name.
+    """Return the parameters of a path's and its operation's lists; a later parameter replaces an earlier namesake.
 
-    Leaves out what the deployment supplies, and what callers may not set unless it is required. Raises Unusable.
+    Leaves out parameters supplied by the deployment, and optional parameters that callers may not set. Raises Unusable.
     """
     entries: dict[tuple[str, str], Mapping[str, Any]] = {}
     for parameters in lists:
@@ -123,7 +123,7 @@ def _is_settable(name: str, location: str, entry: Mapping[str, Any], supplied: S
 
 
 def read_parameter(entry: Mapping[str, Any]) -> Parameter:
-    """Return a parameter whose name and location are text. Raises Unusable."""
+    """Return a parameter with a textual name and location. Raises Unusable."""
     shown = shorten(entry["name"])
     try:
         location = Location(entry["in"])
@@ -171,7 +171,7 @@ def _schema_of_content(content: Any, owner: str) -> Any:
 
 
 def name_arguments(parameters: Iterable[Parameter], taken: Collection[str]) -> dict[str, Parameter]:
-    """Return parameters by the names of their arguments: their own, with the location after one that is taken."""
+    """Return parameters by argument name: the parameter's name, plus its location if the name is taken."""
     arguments: dict[str, Parameter] = {}
     for parameter in parameters:
         name = parameter.name

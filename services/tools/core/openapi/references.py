@@ -24,10 +24,10 @@ class TooManyParts(Unusable):
 
 
 class Budget:
-    """The parts of a document that may be read, for one operation and for all together.
+    """The number of document parts that may be read, for an operation and in total.
 
-    References let a small document describe any number of parts. A part is what costs about the same each time: a
-    schema, a parameter, a property, or a few characters of a tool's own schema.
+    References let a small document describe any number of parts. All parts cost about the same: a schema, a parameter,
+    a property, or a few characters of a tool's own schema.
     """
 
     def __init__(self, max_parts: int) -> None:
@@ -36,7 +36,7 @@ class Budget:
         self._left_of_operation = MAX_OPERATION_PARTS
 
     def start_operation(self) -> None:
-        """Count the parts of another operation from now on. Raises TooManyParts if none are left for it."""
+        """Count the parts of another operation from now on. Raises TooManyParts if no part is left for it."""
         self._left_of_operation = MAX_OPERATION_PARTS
         self.spend(1)
 
@@ -58,14 +58,14 @@ class Budget:
 
 
 class References:
-    """The targets of references in one document, and the budget of those who read it."""
+    """The targets of references in a document, and the budget of their readers."""
 
     def __init__(self, document: Mapping[str, Any], max_parts: int = MAX_DOCUMENT_PARTS) -> None:
         self._document = document
         self.budget = Budget(max_parts)
 
     def find(self, reference: Any) -> Any:
-        """Return what a reference such as `#/components/schemas/Pet` names. Raises Unusable."""
+        """Return the target of a reference such as `#/components/schemas/Pet`. Raises Unusable."""
         if not isinstance(reference, str):
             raise Unusable("a '$ref' is not text")
         shown = shorten(reference)

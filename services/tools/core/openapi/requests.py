@@ -30,7 +30,7 @@ class ApiRequest:
 
 
 def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_query: Mapping[str, str]) -> ApiRequest:
-    """Return the request of a call whose arguments satisfy the schema. Raises ToolFailed for what cannot be written."""
+    """Return the request of a call with valid arguments. Raises ToolFailed for a value that cannot be encoded."""
     headers: dict[str, str] = {}
     filled: dict[str, str] = {}
     query = Pairs(_names_in(operation, Location.QUERY), [*operation.fixed_query, *supplied_query.items()])
@@ -58,7 +58,7 @@ def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_q
 
 
 def _check_matrix_names(operation: Operation, parameter: Parameter, value: Any) -> None:
-    """Raise ToolFailed if an exploded object would write the name of another parameter, or one that the path has."""
+    """Raise ToolFailed if an exploded object would write a name of another parameter or of the path."""
     if parameter.style is not Style.MATRIX or not parameter.explode or not isinstance(value, dict):
         return
     others = {name for name in _names_in(operation, Location.PATH) if name != parameter.name}
@@ -71,7 +71,7 @@ def _names_in(operation: Operation, location: Location) -> list[str]:
 
 
 def _fill(operation: Operation, values: Mapping[str, str]) -> str:
-    """Return a path with its values. None may be empty, and no segment may lead to another path."""
+    """Return a path with its values. No value may be empty, and no segment may lead to another path."""
     for name, parameter in operation.arguments.items():
         if parameter.location is Location.PATH and not values.get(parameter.name):
             raise ToolFailed(f"argument {name!r} is empty: it is a part of the path")

@@ -1,8 +1,8 @@
 """Translates the schemas of an operation to JSON Schema 2020-12.
 
-OpenAPI 3.0 has a JSON Schema of its own, 3.1 has 2020-12. Known keywords alone pass: what is only for readers, such as
-`example`, would take a model's tokens, and what changes the meaning of references is refused. Schemas that are referred
-to become definitions, each once; one that contains itself is refused.
+OpenAPI 3.0 has its own JSON Schema, 3.1 has 2020-12. Only known keywords pass: keywords for readers, such as `example`,
+would take a model's tokens, and keywords that change the meaning of references are refused. Each schema that is a
+target of references becomes a definition; a schema that contains itself is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REFUSED = ("$id", "$dynamicRef", "$recursiveRef")
 
 
 class SchemaTranslator:
-    """Translates the schemas of one operation, and collects the definitions that they share."""
+    """Translates the schemas of an operation, and collects their shared definitions."""
 
     def __init__(self, references: References, *, is_version_3_0: bool) -> None:
         self.definitions: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class SchemaTranslator:
         self._node_count = 0
 
     def translate(self, schema: Any, depth: int = 0) -> Any:
-        """Return a schema whose references lead to `definitions`, as `#/$defs/NAME`. Raises Unusable."""
+        """Return a schema with references to `definitions`, as `#/$defs/NAME`. Raises Unusable."""
         self._references.budget.spend(1)
         self._node_count += 1
         if self._node_count > MAX_NODES:
@@ -113,7 +113,7 @@ class SchemaTranslator:
 
 
 def cut(text: str, max_chars: int) -> str:
-    """Return a text of at most so many characters, with `…` in place of what is cut."""
+    """Return a text of at most `max_chars` characters, with `…` in place of the rest."""
     text = text[:_MAX_READ_CHARS].strip()
     if len(text) <= max_chars:
         return text
@@ -149,7 +149,7 @@ def _leave_out_read_only(schema: Mapping[str, Any], translated: dict[str, Any]) 
 
 
 def _modernize(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
-    """Write what OpenAPI 3.0 says in its own way as JSON Schema 2020-12 says it."""
+    """Translate the keywords of OpenAPI 3.0 to JSON Schema 2020-12."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         is_exclusive = translated.get(exclusive)
         if isinstance(is_exclusive, bool):

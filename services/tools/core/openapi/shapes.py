@@ -1,4 +1,4 @@
-"""Tells which values a schema describes. A shape is a schema, or a part that it is composed of."""
+"""Determines the values that a schema describes. A shape is a schema, or a part of a composed schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shapes_of(schema: Any, references: References) -> Iterator[Shape]:
 
 
 def single_shapes_of(schema: Any, references: References) -> Iterator[Shape]:
-    """Yield the shapes of a schema, with those of its items in place of lists. Raises Unusable."""
+    """Yield the shapes of a schema; a list is replaced by the shapes of its items. Raises Unusable."""
     for shape in shapes_of(schema, references):
         if is_list(shape):
             yield from shapes_of(shape.get("items"), references)
@@ -49,7 +49,7 @@ def single_shapes_of(schema: Any, references: References) -> Iterator[Shape]:
 
 
 def declares_nested_values(shapes: Collection[Shape], references: References) -> bool:
-    """Tell whether shapes describe a list or an object inside another. Raises Unusable."""
+    """Return whether shapes describe a list or an object inside another. Raises Unusable."""
     inner_schemas = (schema for shape in shapes for schema in _inner_schemas_of(shape))
     return any(is_container(inner) for schema in inner_schemas for inner in shapes_of(schema, references))
 
@@ -64,21 +64,21 @@ def _inner_schemas_of(shape: Shape) -> Iterator[Any]:
 
 
 def is_file(shape: Shape) -> bool:
-    """Tell whether a shape describes the content of a file."""
+    """Return whether a shape describes the content of a file."""
     return shape.get("format") in _FILE_FORMATS or "contentMediaType" in shape or "contentEncoding" in shape
 
 
 def is_container(shape: Shape) -> bool:
-    """Tell whether a shape describes lists or objects."""
+    """Return whether a shape describes lists or objects."""
     return is_list(shape) or has_type(shape, "object") or isinstance(shape.get("properties"), dict)
 
 
 def is_list(shape: Shape) -> bool:
-    """Tell whether a shape describes lists."""
+    """Return whether a shape describes lists."""
     return has_type(shape, "array") or "items" in shape or "prefixItems" in shape
 
 
 def has_type(shape: Shape, name: str) -> bool:
-    """Tell whether a shape names a type, alone or with others."""
+    """Return whether a shape names a type, alone or with others."""
     kind = shape.get("type")
     return kind == name or (isinstance(kind, list) and name in kind[:_MAX_TYPES])

@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """The encoded names and values of a query or a form. No argument writes a fixed name or that of another one."""
+    """The encoded names and values of a query or a form. No argument may write a fixed name or another's name."""
 
     def __init__(self, arguments: Iterable[str], fixed: Iterable[Pair] = ()) -> None:
         self._pairs: list[Pair] = []
@@ -35,7 +35,7 @@ class Pairs:
         return "&".join(f"{name}={value}" for name, value in self._pairs)
 
     def add(self, name: str, argument: str, pairs: Iterable[Pair]) -> None:
-        """Add the encoded pairs of an argument, which has a name of its own in messages. Raises ToolFailed."""
+        """Add the encoded pairs of an argument; messages call it `argument`. Raises ToolFailed."""
         added = list(pairs)
         names = {unquote(encoded) for encoded, _ in added}
         check_names(argument, names, self._names | self._arguments - {name})
@@ -77,7 +77,7 @@ def _pairs_of_object(parameter: Parameter, name: str, value: Mapping[str, Any]) 
 
 
 def _joined(parameter: Parameter, items: Collection[str]) -> str:
-    """Return encoded items with the separators of a style, some of which are encoded, too. Raises ToolFailed."""
+    """Return encoded items joined by a style's separator, which some styles encode, too. Raises ToolFailed."""
     separator = _SEPARATORS[parameter.style]
     if any(separator in item for item in items):
         raise ToolFailed(
@@ -88,7 +88,7 @@ def _joined(parameter: Parameter, items: Collection[str]) -> str:
 
 
 def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
-    """Raise ToolFailed for keys that would make an object or a list of another one's place."""
+    """Raise ToolFailed for an empty key and for keys with brackets, which would write to another place."""
     for key in value:
         if not key or "[" in key or "]" in key:
             raise ToolFailed(
@@ -127,7 +127,7 @@ def _check_header_items(parameter: Parameter, value: Any) -> None:
 
 
 def is_header_text(text: str) -> bool:
-    """Tell whether a text can be the value of a header."""
+    """Return whether a text can be the value of a header."""
     return text.isascii() and text.isprintable()
 
 
@@ -143,7 +143,7 @@ def path_text_of(parameter: Parameter, value: Any) -> str:
 
 
 def _simple(parameter: Parameter, value: Any, encode_part: Callable[[str], str]) -> str:
-    """Write a value in the style `simple`: items are separated by commas, which are not encoded."""
+    """Write a value in the style `simple`: with unencoded commas between items."""
     if parameter.style is Style.JSON:
         return encode_part(dump_json(value))
     sign = "=" if parameter.explode else ","
@@ -200,5 +200,5 @@ def text_of(value: Any) -> str:
 
 
 def encode(text: str) -> str:
-    """Return a text in which all but letters, digits and `-._~` are percent-encoded."""
+    """Return a text with all characters but letters, digits and `-._~` percent-encoded."""
     return quote(text, safe="", errors="replace")
