@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,7 +26,10 @@ START_TIMEOUT_S = 60.0
 RETRY_AFTER_S = 1.0
 # A worker gets only these variables, by which Python finds modules. Others may hold secrets.
 ENVIRONMENT = ("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
-STARVED_RATIO = 0.5  # below this share of the processor, work was starved and not slow
+# Work that got less than this share of its time on the processor was starved and not slow: it gets more time.
+STARVED_RATIO = 0.5
+IDLE_RATIO = 0.02  # a process that computes nothing at all waits for something, and gets no more time
+STARVED_WINDOWS = 4
 
 Job = tuple[Callable[..., Any], tuple[object, ...]]
 
@@ -130,31 +132,40 @@ class WorkerProcess:
 
     def _ask(self, job: Job) -> bytes:
         time_s = self._limits.time_s
-        used_before_s = self._cpu_s()
-        started_s = time.monotonic()
-        # The alarm also covers sending: a stopped process reads nothing from the socket.
+        before_s = self._cpu_s()
+        has_ended = threading.Event()
         used_s: list[float] = []
-        alarm = threading.Timer(time_s, self._kill_slow, (used_s,))
-        alarm.start()
+
+        def kill_slow() -> None:
+            for window in range(1, STARVED_WINDOWS + 1):
+                if has_ended.wait(time_s):
+                    return
+                used = self._cpu_s() - before_s
+                is_starved = IDLE_RATIO * time_s < used < STARVED_RATIO * time_s
+                if has_ended.is_set():
+                    return
+                if not is_starved or window == STARVED_WINDOWS:
+                    used_s.append(used)
+                    self.kill()
+                    return
+
+        # The watch also covers sending: a stopped process reads nothing from the socket.
+        watch = threading.Thread(target=kill_slow, name="worker-watch", daemon=True)
+        watch.start()
         try:
             self._socket.send_bytes(pickle.dumps(job))
             return self._socket.recv_bytes()
         except (EOFError, OSError):
             if not used_s:
                 raise _WorkerGoneError from None
-            took_s = time.monotonic() - started_s
             self.stop()  # waits for the process, so that it does not count as alive
-            if used_s[0] - used_before_s < STARVED_RATIO * min(took_s, time_s):
+            if used_s[0] < STARVED_RATIO * time_s:
                 raise Unavailable(
                     "the work got too little of the processor to be done in time", retry_after_s=RETRY_AFTER_S
                 ) from None
             raise self._too_complex(f"more than {time_s:g} s") from None
         finally:
-            alarm.cancel()
-
-    def _kill_slow(self, used_s: list[float]) -> None:
-        used_s.append(self._cpu_s())
-        self.kill()
+            has_ended.set()
 
     def _cpu_s(self) -> float:
         if self._process is None:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -72,17 +72,12 @@ async def test_work_of_many_callers_is_all_done(workers):
 
 async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
     async with processes(time_s=0.5) as workers:
-        for _ in range(5):  # on a busy machine it may get too little of the processor to be told
-            with suppress(Unavailable):
-                assert "more than 0.5 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
-                break
-        else:
-            pytest.fail("work that takes too long was never told as such")
+        assert "more than 0.5 s" in await too_complex(workers, re.match, "(a+)+$", "a" * 40 + "!")
         assert await workers.run(abs, -1) == 1
 
 
 async def test_work_that_was_kept_waiting_is_not_called_too_complex():
-    async with processes(time_s=0.2) as workers:
+    async with processes(time_s=1.0) as workers:
         with pytest.raises(Unavailable, match="too little of the processor"):
             await workers.run(time.sleep, 60)
         process = await workers.run(os.getpid)
