@@ -78,9 +78,9 @@ class ContinuationChunks:
         Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
         """
         yield from self._pieces(self._blocks.of(event))
-        if event.WhichOneof("event") == "completed":
-            self.response = completed(event.completed.response)
-            yield from self._pieces(self._blocks.rest("", text_of(self.response), ()))
+        if self._blocks.response is not None:
+            self.response = completed(self._blocks.response)
+            yield from self._pieces(self._blocks.rest(text_of(self.response)))
             yield self._head.ending(self._index, self.response)
 
     def _pieces(self, moves: Iterable[Move]) -> Iterator[dict[str, Any]]:
