@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, Self
 
+from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.client.descriptions import error_code_name
 from pagantic_common.client.event_descriptions import describe_event
@@ -274,13 +275,15 @@ class AnswerState:
             deltas.append(Delta(DeltaKind.REASONING, reasoning))
         if new := self._rest_of_text(response.content if text is None else text):
             deltas.append(Delta(DeltaKind.TEXT, new))
-        sent = self._streamed_calls
-        if sent and self._is_call_open and not deltas and len(sent) <= len(response.tool_calls):
-            whole = response.tool_calls[len(sent) - 1].arguments_json
-            if new := whole[sent[-1].arguments.length :]:
-                deltas.append(Delta(DeltaKind.CALL, new, len(sent) - 1))
-        for index in range(len(sent), len(response.tool_calls)):
-            call = response.tool_calls[index]
+        return deltas + self._rest_of_calls(response.tool_calls, continues=self._is_call_open and not deltas)
+
+    def _rest_of_calls(self, calls: Sequence[message_pb2.ToolCall], *, continues: bool) -> list[Delta]:
+        """Return the calls that did not stream; the last one that did is finished if it `continues`."""
+        sent, deltas = len(self._streamed_calls), []
+        if 0 < sent <= len(calls) and continues:
+            last = calls[sent - 1].arguments_json[self._streamed_calls[-1].arguments.length :]
+            deltas += [Delta(DeltaKind.CALL, last, sent - 1)] if last else []
+        for index, call in list(enumerate(calls))[sent:]:
             deltas.append(Delta(DeltaKind.CALL, call.arguments_json, index, call.id, call.name))
         return deltas
 

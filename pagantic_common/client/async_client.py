@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -45,7 +45,7 @@ from pagantic_common.client.typed_output import (
     with_refusal,
 )
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
-from pagantic_common.domain.errors import DeadlineExceeded, PaganticError, Unavailable
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
@@ -337,7 +337,7 @@ class AsyncClient(Sessions, Sources):
             finishes_reads=True,
         )
 
-    async def follow_to_end(
+    def follow_to_end(
         self,
         request_or_id: execution_pb2.SystemRequest | str,
         *,
@@ -352,8 +352,10 @@ class AsyncClient(Sessions, Sources):
 
         A request is sent in the background, because its execution would end with the connection; it gets an id and the
         client's `timeout_s` where it has none. Leaving cancels it. A request that is in the background already stays as
-        it is, and goes on when its reader leaves. Raises the PaganticError of a request of which no event came, of a
-        time that is up, and of a connection that stays lost.
+        it is, and goes on when its reader leaves. A decision cannot run in the background: its stream is not followed.
+
+        Raises the PaganticError of a request of which no event came, of a time that is up, and of a connection that
+        stays lost.
 
         Args:
             request_or_id: The request to begin, or the id of an execution that has begun.
@@ -362,31 +364,23 @@ class AsyncClient(Sessions, Sources):
             patience_s: Longest time without an event after a lost connection, seconds. Before the first event, the
                 client's own patience counts.
         """
-        begins = not (isinstance(request_or_id, str) or after_sequence)
-        is_own = begins and not request_or_id.background  # type: ignore[union-attr]
-        request, until_s = self._in_background(request_or_id), None
-        if timeout_of(request):
-            until_s = time.monotonic() + self._time_for(request)
-        following = self._following(
+        if isinstance(request_or_id, str):
+            request, begins, is_own = execution_pb2.SystemRequest(request_id=request_or_id), False, False
+        elif request_or_id.mode == execution_pb2.MODE_DECIDE:
+            return self._begin(request_or_id)
+        else:
+            request, begins = self._in_background(request_or_id), not after_sequence
+            is_own = begins and not request_or_id.background
+        until_s = time.monotonic() + self._time_for(request) if timeout_of(request) else None
+        return self._following(
             request,
             begins=begins,
             after_sequence=after_sequence,
             patience_s=patience_s,
             on_lost=on_lost,
             until_s=until_s,
-        )
-        try:
-            async with aclosing(following.events()) as events:
-                async for event in events:
-                    is_own = is_own and not event.HasField("completed")
-                    yield event
-        except PaganticError as error:
-            # A request that was refused does not run; one whose call was lost or late may run.
-            is_own = is_own and (following.has_begun or isinstance(error, (Unavailable, DeadlineExceeded)))
-            raise
-        finally:
-            if is_own:
-                await self._stop(request.request_id)
+            stop=(lambda: self._stop(request.request_id)) if is_own else None,
+        ).events()
 
     def _begin(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         """Stream a request over one connection; before its first event it is sent again with patience."""
@@ -412,12 +406,10 @@ class AsyncClient(Sessions, Sources):
             **options,
         )
 
-    def _in_background(self, request_or_id: execution_pb2.SystemRequest | str) -> execution_pb2.SystemRequest:
-        """Return a request with an id, in the background, and with a time of its own if it was not there before."""
-        if isinstance(request_or_id, str):
-            return execution_pb2.SystemRequest(request_id=request_or_id)
+    def _in_background(self, sent: execution_pb2.SystemRequest) -> execution_pb2.SystemRequest:
+        """Return a copy of a request with an id, in the background, and with a time if it was not there before."""
         request = execution_pb2.SystemRequest()
-        request.CopyFrom(request_or_id)
+        request.CopyFrom(sent)
         request.request_id = request.request_id or uuid.uuid4().hex
         if not (request.background or timeout_of(request)):
             request.hints.timeout.FromMilliseconds(round(self._timeout_s * 1000))  # It would outlive its reader.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, TypedDict
 
@@ -27,6 +27,7 @@ RECONNECTS: Final = Backoff(first_s=0.2, max_s=2.0, max_stated_s=30.0)
 
 Events = AsyncGenerator[event_pb2.ExecutionEvent, None]
 OnLost = Callable[[PaganticError], None]
+Stop = Callable[[], Awaitable[None]]
 _TEXTS: Final = {"content_delta": "text", "reasoning_delta": "text", "tool_call_delta": "arguments_json"}
 
 
@@ -37,6 +38,7 @@ class FollowingOptions(TypedDict, total=False):
     patience_s: float
     on_lost: OnLost | None
     until_s: float | None
+    stop: Stop | None
 
 
 class Following:
@@ -52,6 +54,7 @@ class Following:
         patience_s: Longest time without an event after a lost connection, seconds.
         on_lost: Called with the failure when a connection is lost, once until an event comes.
         until_s: Time on the monotonic clock at which a late call is a failure; None follows again however late it is.
+        stop: Cancels the execution when its reader leaves before the end; None lets it go on.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Following:
         patience_s: float = FOLLOWING_PATIENCE_S,
         on_lost: OnLost | None = None,
         until_s: float | None = None,
+        stop: Stop | None = None,
     ) -> None:
         self.sequence = after_sequence
         self._begin = begin
@@ -70,55 +74,73 @@ class Following:
         self._patience_s = patience_s
         self._on_lost = on_lost
         self._until_s = until_s
+        self._stop = stop
         self._patience: Patience | None = None  # None while connected
         self._repeated = _RepeatedText()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether an event came, or the execution had begun before."""
-        return self._begin is None
+        self._has_events = False  # of the present connection
+        self._has_ended = False
 
     async def events(self) -> Events:
         """Yield the events; the last is `completed`. Raises the failure of a connection that stays lost."""
-        while True:
-            has_events = False
+        may_run = True
+        try:
+            async with aclosing(self._connections()) as events:
+                async for event in events:
+                    yield event
+        except PaganticError as error:
+            # A request that was refused does not run. A request whose call was lost or late may run.
+            may_run = self._begin is None or isinstance(error, (Unavailable, DeadlineExceeded))
+            raise
+        finally:
+            if self._stop is not None and may_run and not self._has_ended:
+                await self._stop()
+
+    async def _connections(self) -> Events:
+        while not self._has_ended:
+            self._has_events = False
+            connection = self._connection()
+            failure: PaganticError = Unavailable("the stream ended before its execution")
             try:
-                async with aclosing(self._open()) as events:
-                    async for event in events:
-                        has_events, self._begin, self._patience = True, None, None
-                        if not self._is_new(event):
-                            continue
-                        yield event
-                        if event.HasField("completed"):  # A connection that breaks now was not lost.
-                            return
-                failure: PaganticError = Unavailable("the stream ended before its execution")
+                async for event in connection:
+                    yield event
             except (Unavailable, Overloaded, DeadlineExceeded) as error:
                 failure = error
+            finally:
+                await connection.aclose()
             if self._begin is not None:
                 raise failure
-            self._repeated.begin_again()
-            await self._wait_after(failure, has_events=has_events)
+            if not self._has_ended:
+                self._repeated.begin_again()
+                await self._wait_after(failure)
 
-    def _open(self) -> Events:
-        if self._begin is not None:
-            return self._begin()
-        return self._follow(self.sequence)
+    async def _connection(self) -> Events:
+        """Yield the new events of one connection, up to `completed`: a connection that breaks then was not lost."""
+        opened = self._follow(self.sequence) if self._begin is None else self._begin()
+        async with aclosing(opened) as events:
+            async for event in events:
+                if self._is_new(event):
+                    yield event
+                if self._has_ended:
+                    return
 
     def _is_new(self, event: event_pb2.ExecutionEvent) -> bool:
         """Note the place of an event, and cut text that was read; returns whether anything is left of the event."""
-        if not is_streamed(event):
-            if event.sequence > self.sequence:
-                self.sequence = event.sequence
-                self._repeated = _RepeatedText()
-            return True
-        return self._repeated.cut(event)
+        self._begin = self._patience = None
+        self._has_events = True
+        if is_streamed(event):
+            return self._repeated.cut(event)
+        if event.sequence > self.sequence:
+            self.sequence = event.sequence
+            self._repeated = _RepeatedText()
+        self._has_ended = event.HasField("completed")
+        return True
 
-    async def _wait_after(self, failure: PaganticError, *, has_events: bool) -> None:
+    async def _wait_after(self, failure: PaganticError) -> None:
         """Wait before the next connection; raises the failure where there is to be none."""
         if isinstance(failure, DeadlineExceeded):
             if self._until_s is not None and time.monotonic() >= self._until_s:
                 raise failure
-            if not has_events:
+            if not self._has_events:
                 await asyncio.sleep(RECONNECTS.first_s)
             return
         if self._patience is None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import typer
 
 from gateway.cli.answering.endings import unwinding
-from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
+from gateway.cli.output import Progress, check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
 from pagantic_common.client import AnswerState, Client, Delta, DeltaKind
@@ -90,15 +90,18 @@ def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> exec
         closing(client.follow_to_end(request, on_lost=_note_lost)) as events,
     ):
         for event in events:
-            deltas = state.take(event)
-            for delta in deltas:
-                if delta.kind in _DOING:
-                    progress.show(_DOING[delta.kind], delta.text)
-            if not deltas:
-                progress.show(event.action)
+            _show_progress(progress, event, state.take(event))
             if event.HasField("approval_requested"):
                 _note_waiting(event.approval_requested.approval)
     return response_of(state)
+
+
+def _show_progress(progress: Progress, event: event_pb2.ExecutionEvent, deltas: Iterable[Delta]) -> None:
+    for delta in deltas:
+        if delta.kind in _DOING:
+            progress.show(_DOING[delta.kind], delta.text)
+            return
+    progress.show(event.action)
 
 
 def response_of(state: AnswerState) -> execution_pb2.SystemResponse:

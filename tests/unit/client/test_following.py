@@ -214,6 +214,15 @@ async def test_an_execution_that_runs_already_is_followed_from_its_beginning_or_
     assert client.calls == ["follow r after 0", "follow r after 7", "follow r after 7"]
 
 
+async def test_a_decision_is_streamed_as_it_is():
+    client = ScriptedClient([state(1), LOST])
+    request = execution_pb2.SystemRequest(request_id="r", mode=execution_pb2.MODE_DECIDE)
+    with pytest.raises(Unavailable):
+        await read(client, request)
+    assert client.calls == ["stream"]
+    assert client.request == request
+
+
 async def test_a_stream_in_the_background_goes_on_and_another_does_not():
     lost = [state(1), text("one ", 1), LOST]
     client = ScriptedClient(lost, [text("one ", 1), text("two", 1), end(2, "one two")])
