@@ -93,11 +93,11 @@ def chat(
             _check_conversation(request_id=request_id, image=image, json=as_json)
             request_of("", "", "")  # a wrong option fails before the first turn
             with Client(address, timeout_s=timeout, patience_s=0) as client:
-                _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}", timeout)
+                _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
             return
         request = request_of(options.read_text(text), session, turn_id)
     with reporting_errors(turn_id), Client(address, timeout_s=timeout, patience_s=0) as client:
-        _answer_once(client, request, timeout, as_json=as_json)
+        _answer_once(client, request, as_json=as_json)
 
 
 def _is_conversation(text: str | None, *, lines: bool) -> bool:
@@ -113,13 +113,13 @@ def _check_conversation(**of_one_turn: object) -> None:
             raise UsageError(f"--{name.replace('_', '-')} belongs to one turn: give its text")
 
 
-def _answer_once(client: Client, request: execution_pb2.SystemRequest, timeout_s: float, *, as_json: bool) -> None:
+def _answer_once(client: Client, request: execution_pb2.SystemRequest, *, as_json: bool) -> None:
     note_request_id(request)
     if as_json:
-        response = wait_for_answer(client, request, timeout_s)
+        response = wait_for_answer(client, request)
         print_json(response)
     else:
-        response = stream_answer(client, request, timeout_s)
+        response = stream_answer(client, request)
     check_response(response)
 
 
@@ -133,16 +133,16 @@ def _tools_of(named: list[str] | None, choice: str) -> list[str]:
     return [choice]
 
 
-def _converse(client: Client, request_of: RequestOf, session_id: str, timeout_s: float) -> None:
+def _converse(client: Client, request_of: RequestOf, session_id: str) -> None:
     if not sys.stdin.isatty():
-        _take_turns(client, request_of, session_id, timeout_s, prompt="")
+        _take_turns(client, request_of, session_id, prompt="")
         return
     note(f"conversation {session_id}; /exit or Ctrl-D ends it, Ctrl-C stops an answer")
     with _line_editing():
-        _take_turns(client, request_of, session_id, timeout_s, prompt="> ")
+        _take_turns(client, request_of, session_id, prompt="> ")
 
 
-def _take_turns(client: Client, request_of: RequestOf, session_id: str, timeout_s: float, *, prompt: str) -> None:
+def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, prompt: str) -> None:
     while True:
         try:
             words = input(prompt).strip()
@@ -153,7 +153,7 @@ def _take_turns(client: Client, request_of: RequestOf, session_id: str, timeout_
         if words in END_WORDS:
             return
         if words:
-            _take_turn(client, request_of(words, session_id, options.request_id_of("")), timeout_s)
+            _take_turn(client, request_of(words, session_id, options.request_id_of("")))
 
 
 @contextmanager
@@ -177,9 +177,9 @@ def _line_editing() -> Iterator[None]:
             readline.write_history_file(path)
 
 
-def _take_turn(client: Client, request: execution_pb2.SystemRequest, timeout_s: float) -> None:
+def _take_turn(client: Client, request: execution_pb2.SystemRequest) -> None:
     try:
-        check_response(stream_answer(client, request, timeout_s))
+        check_response(stream_answer(client, request))
     except PaganticError as error:
         report(error, request_id=request.request_id)
     except typer.Exit:  # reported; the conversation continues

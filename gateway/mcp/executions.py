@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -72,8 +71,8 @@ class Executions:
     async def _follow(
         self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
     ) -> execution_pb2.SystemResponse:
-        events: AsyncGenerator[event_pb2.ExecutionEvent, None]
-        async with aclosing(self._callers.client_for(context.request).stream(request)) as events:
+        client = self._callers.client_for(context.request)
+        async with aclosing(client.follow_to_end(request)) as events:
             async for event in events:
                 if event.HasField("completed"):
                     return event.completed.response

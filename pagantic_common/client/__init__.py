@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pagantic_common.client.answer_state import AnswerState, CallPart, ClientCall, Delta, DeltaKind, TextPart
     from pagantic_common.client.async_client import AsyncClient
     from pagantic_common.client.hints import Hints, Options
     from pagantic_common.client.notebook.live import watch
@@ -37,13 +38,19 @@ if TYPE_CHECKING:
     from pagantic_common.domain.text.json_completion import partial_json
 
 __all__ = [
+    "AnswerState",
     "AsyncClient",
+    "CallPart",
     "Client",
+    "ClientCall",
+    "Delta",
+    "DeltaKind",
     "FileProgress",
     "Hints",
     "IngestedFiles",
     "Options",
     "StructuredResult",
+    "TextPart",
     "Timeline",
     "ask_request",
     "chat_request",
@@ -62,14 +69,21 @@ __all__ = [
     "watch",
 ]
 
+_ANSWER_STATE = "pagantic_common.client.answer_state"
 _MODULE_OF = {
+    "AnswerState": _ANSWER_STATE,
     "AsyncClient": "pagantic_common.client.async_client",
+    "CallPart": _ANSWER_STATE,
     "Client": "pagantic_common.client.sync_client",
+    "ClientCall": _ANSWER_STATE,
+    "Delta": _ANSWER_STATE,
+    "DeltaKind": _ANSWER_STATE,
     "FileProgress": "pagantic_common.client.sources.progress",
     "Hints": "pagantic_common.client.hints",
     "IngestedFiles": "pagantic_common.client.sources.upload",
     "Options": "pagantic_common.client.hints",
     "StructuredResult": "pagantic_common.client.typed_output",
+    "TextPart": _ANSWER_STATE,
     "Timeline": "pagantic_common.client.notebook.timeline",
     "partial_json": "pagantic_common.domain.text.json_completion",
     "raise_for_error": "pagantic_common.client.responses",

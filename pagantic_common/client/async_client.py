@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import os
+import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -16,6 +20,7 @@ from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2, pla
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from pagantic_common.client.credentials import credentials_for
+from pagantic_common.client.following import FOLLOWING_PATIENCE_S, Following, FollowingOptions, OnLost
 from pagantic_common.client.hints import Choice, Options
 from pagantic_common.client.requests import (
     ASKED_CHUNKS,
@@ -40,6 +45,7 @@ from pagantic_common.client.typed_output import (
     with_refusal,
 )
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S, local_address
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.call import call_stream, call_unary
@@ -50,21 +56,22 @@ if TYPE_CHECKING:
 ResponseT = TypeVar("ResponseT")
 
 RESPONSE_GRACE_S = 5.0
+CANCEL_S = 5.0
 PATIENCE_S = 10.0
 VALIDATION_RETRIES = 2
 _SERVICE = "orchestrator"
 
 
 class AsyncClient(Sessions, Sources):
-    """Talks to an orchestrator. Use it as an async context manager, or close it.
+    """Talks to one orchestrator. Use it as an async context manager, or close it.
 
     Args:
         address: host:port of the orchestrator, or https://host:port for TLS; None is PAGANTIC_ADDRESS, or the local
             default. TLS takes its files from PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
         timeout_s: Longest time for each call, seconds.
-        patience_s: How long to resend a request with a `request_id` while it fails as UNAVAILABLE, as when its
-            orchestrator is replaced; 0 sends it once. A stream is sent again only before its first event: `follow` it
-            after that.
+        patience_s: How long a request with a `request_id` is sent again while it is UNAVAILABLE, as when its
+            orchestrator is replaced; 0 sends it once. A stream is sent again only before its first event. After that it
+            goes on where the request is in the background; `follow_to_end` puts it there.
         api_key: Sent with each call; None is PAGANTIC_API_KEY, or the first line of the file PAGANTIC_API_KEY_FILE.
             Raises InvalidRequest for a key that would leave this machine in plain text, unless PAGANTIC_PLAINTEXT_KEY
             is 1, as behind a proxy or mesh that encrypts.
@@ -88,6 +95,7 @@ class AsyncClient(Sessions, Sources):
         self._max_message_bytes = max_message_bytes
         self._channel: grpc.aio.Channel | None = None
         self._made_stub: pb_grpc.OrchestratorServiceAsyncStub | None = None
+        self._stopping: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,6 +107,7 @@ class AsyncClient(Sessions, Sources):
 
     async def close(self) -> None:
         """Close the connection; running calls are cancelled."""
+        await asyncio.gather(*self._stopping, return_exceptions=True)
         channel = self._channel
         self._channel = None
         self._made_stub = None
@@ -306,7 +315,75 @@ class AsyncClient(Sessions, Sources):
         return await answered(lambda: self._call(self._stub().Execute, request, time_s), self._patience_for(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Run a request and yield its events; the last is `completed`. Close the generator when leaving early."""
+        """Run a request and yield its events; the last is `completed`. Close the generator when leaving early.
+
+        A request with a `request_id` in the background goes on over lost connections, as `follow_to_end` does, for the
+        client's `patience_s` each.
+        """
+        if not (request.request_id and request.background and self._patience_s):
+            return self._begin(request)
+        until_s = time.monotonic() + self._time_for(request)
+        return self._following(request, begins=True, patience_s=self._patience_s, until_s=until_s).events()
+
+    def follow(self, request_id: str, *, after_sequence: int = 0) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
+        """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
+        request = pb.FollowExecutionRequest(request_id=request_id, after_sequence=after_sequence)
+        return call_stream(
+            _SERVICE,
+            self._stub().FollowExecution,
+            request,
+            self._timeout_s,
+            credentials=self._credentials,
+            finishes_reads=True,
+        )
+
+    def follow_to_end(
+        self,
+        request_or_id: execution_pb2.SystemRequest | str,
+        *,
+        after_sequence: int = 0,
+        on_lost: OnLost | None = None,
+        patience_s: float = FOLLOWING_PATIENCE_S,
+    ) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
+        """Yield the events of an execution to its `completed`, over lost connections; no text comes twice.
+
+        Two stored events make streamed text void, and AnswerState handles both: `attempt_discarded`, and `resumed` in
+        the middle of an inference, which begins again. Close the generator when leaving early.
+
+        A request is sent in the background, because its execution would end with the connection; it gets an id and the
+        client's `timeout_s` where it has none. Leaving cancels it. A request that is in the background already stays as
+        it is, and goes on when its reader leaves. A decision cannot run in the background: its stream is not followed.
+
+        Raises the PaganticError of a request of which no event came, of a time that is up, and of a connection that
+        stays lost.
+
+        Args:
+            request_or_id: The request to begin, or the id of an execution that has begun.
+            after_sequence: Only events above it are read; a request of which some were read is not sent again.
+            on_lost: Called with the failure when a connection is lost, once until an event comes.
+            patience_s: Longest time without an event after a lost connection, seconds. Before the first event, the
+                client's own patience counts.
+        """
+        if isinstance(request_or_id, str):
+            request, begins, is_own = execution_pb2.SystemRequest(request_id=request_or_id), False, False
+        elif request_or_id.mode == execution_pb2.MODE_DECIDE:
+            return self._begin(request_or_id)
+        else:
+            request, begins = self._in_background(request_or_id), not after_sequence
+            is_own = begins and not request_or_id.background
+        until_s = time.monotonic() + self._time_for(request) if timeout_of(request) else None
+        return self._following(
+            request,
+            begins=begins,
+            after_sequence=after_sequence,
+            patience_s=patience_s,
+            on_lost=on_lost,
+            until_s=until_s,
+            stop=(lambda: self._stop(request.request_id)) if is_own else None,
+        ).events()
+
+    def _begin(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
+        """Stream a request over one connection; before its first event it is sent again with patience."""
         time_s = self._time_for(request)
         return answered_stream(
             lambda: call_stream(
@@ -320,17 +397,37 @@ class AsyncClient(Sessions, Sources):
             self._patience_for(request),
         )
 
-    def follow(self, request_id: str, *, after_sequence: int = 0) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
-        request = pb.FollowExecutionRequest(request_id=request_id, after_sequence=after_sequence)
-        return call_stream(
-            _SERVICE,
-            self._stub().FollowExecution,
-            request,
-            self._timeout_s,
-            credentials=self._credentials,
-            finishes_reads=True,
+    def _following(
+        self, request: execution_pb2.SystemRequest, *, begins: bool, **options: Unpack[FollowingOptions]
+    ) -> Following:
+        return Following(
+            (lambda: self._begin(request)) if begins else None,
+            lambda sequence: self.follow(request.request_id, after_sequence=sequence),
+            **options,
         )
+
+    def _in_background(self, sent: execution_pb2.SystemRequest) -> execution_pb2.SystemRequest:
+        """Return a copy of a request with an id, in the background, and with a time if it was not there before."""
+        request = execution_pb2.SystemRequest()
+        request.CopyFrom(sent)
+        request.request_id = request.request_id or uuid.uuid4().hex
+        if not (request.background or timeout_of(request)):
+            request.hints.timeout.FromMilliseconds(round(self._timeout_s * 1000))  # It would outlive its reader.
+        request.background = True
+        return request
+
+    async def _stop(self, request_id: str) -> None:
+        """Cancel an execution, in a few seconds at most, for no connection may be there."""
+
+        async def cancel() -> None:
+            with suppress(PaganticError):
+                await self.cancel(request_id, timeout_s=CANCEL_S)
+
+        # Of its own, because a reader that is cancelled may be cancelled again while it leaves.
+        stopping = asyncio.create_task(cancel())
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        await asyncio.shield(stopping)
 
     async def create_plan(self, request: execution_pb2.SystemRequest) -> plan_pb2.ExecutionPlan:
         """Return the checked plan of a PLAN request without running it."""

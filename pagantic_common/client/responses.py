@@ -6,17 +6,17 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
-from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.backoff import Backoff
+from pagantic_common.domain.errors import PaganticError, Unavailable
 from pagantic_common.rpc.status import error_of
 
 T = TypeVar("T")
 
-FIRST_WAIT_S = 0.2
-MAX_WAIT_S = 2.0
+REPEATS: Final = Backoff(first_s=0.2, max_s=2.0)
 
 
 def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
@@ -29,21 +29,22 @@ def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.Sys
 class Patience:
     """Waits between the attempts of a request, for at most `patience_s` seconds after the first failed attempt."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, backoff: Backoff = REPEATS) -> None:
         self._patience_s = patience_s
-        self._wait_s = FIRST_WAIT_S
+        self._backoff = backoff
+        self._failures = 0
         self._end_s: float | None = None
 
-    async def wait_after(self, refused: Unavailable) -> None:
-        """Wait until the request may be sent again; raises `refused` where the patience does not last so long."""
+    async def wait_after(self, failure: PaganticError) -> None:
+        """Wait until the next attempt; raises `failure` where the patience does not last so long."""
         now_s = time.monotonic()
         if self._end_s is None:
             self._end_s = now_s + self._patience_s
-        wait_s = max(self._wait_s, refused.retry_after_s or 0.0)
+        self._failures += 1
+        wait_s = self._backoff.wait_s(self._failures, stated_s=failure.retry_after_s)
         if now_s + wait_s > self._end_s:
-            raise refused
+            raise failure
         await asyncio.sleep(wait_s)
-        self._wait_s = min(2 * self._wait_s, MAX_WAIT_S)
 
 
 async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:

@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.async_client import PATIENCE_S, VALIDATION_RETRIES, AsyncClient
+from pagantic_common.client.following import FOLLOWING_PATIENCE_S, OnLost
 from pagantic_common.client.hints import Options
 from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S
-from pagantic_common.domain.errors import Unavailable
+from pagantic_common.domain.errors import PaganticError, Unavailable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 ResultT = TypeVar("ResultT")
 ArgumentsP = ParamSpec("ArgumentsP")
+# An event, the failure or the end of a stream, or a call to make in the thread that reads.
+_Item = event_pb2.ExecutionEvent | Exception | Callable[[], None] | None
 
 
 def _blocking(
@@ -196,32 +199,71 @@ class Client:
         """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
         return self._read(lambda: self._client.follow(request_id, after_sequence=after_sequence))
 
-    def _read(
-        self, begin: Callable[[], AsyncGenerator[event_pb2.ExecutionEvent, None]]
+    def follow_to_end(
+        self,
+        request_or_id: execution_pb2.SystemRequest | str,
+        *,
+        after_sequence: int = 0,
+        on_lost: OnLost | None = None,
+        patience_s: float = FOLLOWING_PATIENCE_S,
     ) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Yield the events of a stream that is begun on the event loop."""
-        events: queue.SimpleQueue[event_pb2.ExecutionEvent | Exception | None] = queue.SimpleQueue()
+        """Yield the events of an execution to its `completed`, over lost connections; no text comes twice.
+
+        See `AsyncClient.follow_to_end`. `on_lost` is called in the thread that reads, after the events before the loss.
+        """
+        calls: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+
+        def note_lost(failure: PaganticError) -> None:
+            if on_lost is not None:
+                calls.put(functools.partial(on_lost, failure))
+
+        return self._read(
+            lambda: self._client.follow_to_end(
+                request_or_id, after_sequence=after_sequence, on_lost=note_lost, patience_s=patience_s
+            ),
+            calls,
+        )
+
+    def _read(
+        self,
+        begin: Callable[[], AsyncGenerator[event_pb2.ExecutionEvent, None]],
+        items: queue.SimpleQueue[_Item] | None = None,
+    ) -> Generator[event_pb2.ExecutionEvent, None, None]:
+        """Yield the events of a stream that is begun on the event loop; the queue may bring calls to make here."""
+        items = items or queue.SimpleQueue()
 
         async def pump() -> None:
             end: Exception | None = Unavailable("the client was closed")
             try:
                 async with aclosing(begin()) as incoming:
                     async for event in incoming:
-                        events.put(event)
+                        items.put(event)
                 end = None
             except Exception as error:  # noqa: BLE001 - raised again in the thread that reads
                 end = error
             finally:
-                events.put(end)
+                items.put(end)
 
-        pumping = asyncio.run_coroutine_threadsafe(pump(), self._loop)
+        pumping = self._run(_started(pump()))
         try:
-            while (item := events.get()) is not None:
+            while (item := items.get()) is not None:
                 if isinstance(item, Exception):
                     raise item
-                yield item
+                if isinstance(item, event_pb2.ExecutionEvent):
+                    yield item
+                else:
+                    item()
         finally:
+            self._leave(pumping)
+
+    def _leave(self, pumping: asyncio.Task[None]) -> None:
+        """Cancel a stream, and wait until it has cancelled its execution where that is its task."""
+        if pumping.done() or self._loop.is_closed():
+            return
+        if threading.current_thread() is self._thread:  # Garbage is collected anywhere.
             pumping.cancel()
+            return
+        self._run(_ended(pumping))
 
     def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -230,6 +272,15 @@ class Client:
         except BaseException:
             future.cancel()
             raise
+
+
+async def _started(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(work)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _cancel_others() -> None:

@@ -18,7 +18,7 @@ from services.constraint.app.stage_spans import record_stages
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Compile": Scope.EXECUTE,

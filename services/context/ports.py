@@ -93,7 +93,7 @@ class CollectionStore(Protocol):
         """Return the collections of a tenant by name."""
 
     async def find_collection(self, key: CollectionKey) -> Collection | None:
-        """Return a collection; None when there is none of that name."""
+        """Return a collection; None for an unknown name."""
 
     async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents; raises NotFound."""
@@ -137,7 +137,7 @@ class ChunkStore(Protocol):
         """Return parts of documents: document id, start and end; empty for a document that is gone."""
 
     async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
-        """Return the chunks of a document from one position to another."""
+        """Return the chunks of a document from `first` to `last`."""
 
     def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
         """Yield every document with all that was derived from it; raises NotFound for the collection.
@@ -146,7 +146,7 @@ class ChunkStore(Protocol):
         """
 
     async def count_orphans(self, key: CollectionKey) -> int:
-        """Return the number of chunks whose document is not there; raises NotFound for the collection."""
+        """Return the number of chunks without a document; raises NotFound for the collection."""
 
 
 class EmbeddingStore(Protocol):
@@ -206,7 +206,7 @@ class IncomingFiles(Protocol):
     """Keeps the contents of files until they are read."""
 
     def open(self) -> AbstractAsyncContextManager[IncomingFile]:
-        """Make an empty file, which is gone when the context ends."""
+        """Make an empty file, which is removed when the context ends."""
 
 
 class FileReading(Protocol):

@@ -21,7 +21,7 @@ ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
 
 class PrefixSettings(BaseModel):
-    """The prefixes that an embedding model expects: one before each query, and one before each chunk of a document."""
+    """The prefixes that an embedding model expects: before each query, and before each chunk of a document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

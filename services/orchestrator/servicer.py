@@ -75,7 +75,7 @@ _SHORT_NAME = "OrchestratorService"
 MAX_NAMED_CHARS = 128
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name[_SHORT_NAME].full_name
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Execute": Scope.EXECUTE,

@@ -75,4 +75,4 @@ class Rates(Protocol):
     """How often tools may be called."""
 
     async def take(self, tool: str) -> str:
-        """Count a call, and return why it is one too many; empty when it is not."""
+        """Count a call; return why it exceeds the rate, empty if it does not."""

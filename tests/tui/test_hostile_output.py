@@ -3,8 +3,9 @@
 import pytest
 from textual.app import App
 
+from gateway.tui.widgets.growing import MAX_SHOWN
 from gateway.tui.widgets.timeline import MAX_ROWS, TimelinePane
-from gateway.tui.work.answer import MAX_EVENTS, MAX_SHOWN, Answer
+from gateway.tui.work.answer import MAX_EVENTS, Answer
 from gateway.tui.work.choices import MAX_TEXT_BYTES, Choices
 from pagantic.orchestrator.v1.event_pb2 import ExecutionEvent
 from pagantic_common.domain.messages import ToolCall

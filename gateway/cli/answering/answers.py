@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 import typer
 
 from gateway.cli.answering.endings import unwinding
-from gateway.cli.answering.lost_connections import events_to_end
-from gateway.cli.output import check_response, note, print_json, say_json, showing_progress
+from gateway.cli.output import Progress, check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
-from pagantic_common.client import Client
+from pagantic_common.client import AnswerState, Client, Delta, DeltaKind
 from pagantic_common.client.descriptions import (
     TOO_LARGE,
     TRUNCATED,
@@ -28,6 +27,9 @@ from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
+# The kinds of deltas that an answer's progress counts, and what the model does meanwhile.
+_DOING = {DeltaKind.TEXT: "writing", DeltaKind.REASONING: "reasoning"}
+
 
 def note_request_id(request: execution_pb2.SystemRequest) -> None:
     """Print the request's id on a terminal, so that it can be looked up even after a failure."""
@@ -35,26 +37,26 @@ def note_request_id(request: execution_pb2.SystemRequest) -> None:
         note(f"request {request.request_id}")
 
 
-def stream_answer(
-    client: Client, request: execution_pb2.SystemRequest, timeout_s: float
-) -> execution_pb2.SystemResponse:
+def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
     """Print the answer while it is written, and its other parts on stderr; returns the response.
 
     The answer goes on over lost connections.
     """
-    writer = AnswerWriter()
+    writer, state = AnswerWriter(), AnswerState()
 
-    def note_lost() -> None:
+    def note_lost(_failure: PaganticError) -> None:
         if sys.stderr.isatty():
             writer.end_line()
         note("the connection was lost; trying again …")
 
     try:
-        with unwinding(), closing(events_to_end(client, request, note_lost, timeout_s)) as events:
-            response = _show_events(client, writer, events)
-        _write_rest(writer, response.content)
+        with unwinding(), closing(client.follow_to_end(request, on_lost=note_lost)) as events:
+            for event in events:
+                _show_event(client, writer, event, state.take(event))
+        _write_rest(writer, state)
     finally:
-        writer.end()
+        writer.end_line()
+    response = response_of(state)
     _note_parts(response)
     if sys.stderr.isatty():
         note(describe_outcome(response))
@@ -62,91 +64,85 @@ def stream_answer(
     return response
 
 
-def wait_for_answer(
-    client: Client, request: execution_pb2.SystemRequest, timeout_s: float
-) -> execution_pb2.SystemResponse:
+def wait_for_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
     """Return the response without showing the answer; it is sent as `stream_answer` sends it, so both are one request.
 
     The answer goes on over lost connections.
     """
-    response = execution_pb2.SystemResponse()
-
-    def note_lost() -> None:
-        note("the connection was lost; trying again …")
-
-    with unwinding(), closing(events_to_end(client, request, note_lost, timeout_s)) as events:
+    state = AnswerState()
+    with unwinding(), closing(client.follow_to_end(request, on_lost=_note_lost)) as events:
         for event in events:
-            if event.HasField("completed"):
-                response = event.completed.response
-            elif event.HasField("approval_requested"):
+            state.take(event)
+            if event.HasField("approval_requested"):
                 _note_waiting(event.approval_requested.approval)
-    return response
-
-
-def _write_rest(writer: AnswerWriter, content: str) -> None:
-    """Write what of the answer did not come as events, as when it ended while the connection was lost."""
-    if content in writer.text:
-        return
-    if not writer.turn_text or not content.startswith(writer.turn_text):
-        writer.end()
-    writer.write(content[len(writer.turn_text) :])
-
-
-def _show_events(
-    client: Client, writer: AnswerWriter, events: Iterable[event_pb2.ExecutionEvent]
-) -> execution_pb2.SystemResponse:
-    """Show events, and return the response of the last one."""
-    response = execution_pb2.SystemResponse()
-    for event in events:
-        _show_event(client, writer, event)
-        if event.HasField("completed"):
-            response = event.completed.response
-    return response
-
-
-def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.ExecutionEvent) -> None:
-    match event.WhichOneof("event"):
-        case "content_delta":
-            writer.write(event.content_delta.text)
-        case "inference_start":
-            writer.begin_turn()
-        case "inference_end":
-            writer.is_turn_over = True
-        case "resumed" if writer.turn_text and not writer.is_turn_over:
-            # The inference that was interrupted begins anew, with other words perhaps.
-            writer.end()
-            note("the orchestrator has resumed the request; the answer begins again")
-        case "attempt_discarded" if writer.text:
-            writer.end()
-            discarded = event.attempt_discarded
-            note(f"attempt {discarded.attempt} discarded: {discarded.reason}")
-        case "tool_start" if sys.stderr.isatty():
-            writer.end_line()
-            note(f"calling {event.tool_start.tool_name} …")
-        case "approval_requested":
-            writer.end_line()
-            _decide(client, event.approval_requested.approval)
-        case "tool_progress" if sys.stderr.isatty():
-            note(describe_event(event))
+    return response_of(state)
 
 
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Run a request without printing its answer; progress and outcome go to stderr."""
-    response = execution_pb2.SystemResponse()
-    with showing_progress() as progress:
-        for event in client.stream(request):
-            kind = event.WhichOneof("event")
-            if kind == "completed":
-                response = event.completed.response
-            elif kind == "content_delta":
-                progress.show("writing", event.content_delta.text)
-            elif kind == "reasoning_delta":
-                progress.show("reasoning", event.reasoning_delta.text)
-            else:
-                progress.show(event.action)
-            if kind == "approval_requested":
+    """Run a request without printing its answer; progress and outcome go to stderr.
+
+    The answer goes on over lost connections.
+    """
+    state = AnswerState()
+    with (
+        showing_progress() as progress,
+        unwinding(),
+        closing(client.follow_to_end(request, on_lost=_note_lost)) as events,
+    ):
+        for event in events:
+            _show_progress(progress, event, state.take(event))
+            if event.HasField("approval_requested"):
                 _note_waiting(event.approval_requested.approval)
-    return response
+    return response_of(state)
+
+
+def _show_progress(progress: Progress, event: event_pb2.ExecutionEvent, deltas: Iterable[Delta]) -> None:
+    for delta in deltas:
+        if delta.kind in _DOING:
+            progress.show(_DOING[delta.kind], delta.text)
+            return
+    progress.show(event.action)
+
+
+def response_of(state: AnswerState) -> execution_pb2.SystemResponse:
+    """Return the response of an execution that was followed to its end."""
+    return state.response or execution_pb2.SystemResponse()
+
+
+def _note_lost(_failure: PaganticError) -> None:
+    note("the connection was lost; trying again …")
+
+
+def _write_rest(writer: AnswerWriter, state: AnswerState) -> None:
+    """Write the part of the answer that did not stream, as of an answer that ended while the connection was lost."""
+    content, turn = response_of(state).content, state.turn_text
+    if content in state.streamed_text:
+        return
+    if not turn or not content.startswith(turn):
+        writer.end_line()
+        turn = ""
+    writer.write(content[len(turn) :])
+
+
+def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.ExecutionEvent, deltas: Iterable[Delta]) -> None:
+    for delta in deltas:
+        match delta.kind:
+            case DeltaKind.TEXT:
+                writer.write(delta.text)
+            case DeltaKind.REPEATED:
+                writer.end_line()
+                note("the orchestrator has resumed the request; the answer begins again")
+            case DeltaKind.DISCARDED:
+                writer.end_line()
+                note(f"attempt {delta.index} discarded: {delta.text}")
+    if event.HasField("approval_requested"):
+        writer.end_line()
+        _decide(client, event.approval_requested.approval)
+    elif event.HasField("tool_start") and sys.stderr.isatty():
+        writer.end_line()
+        note(f"calling {event.tool_start.tool_name} …")
+    elif event.HasField("tool_progress") and sys.stderr.isatty():
+        note(describe_event(event))
 
 
 def _decide(client: Client, approval: approval_pb2.Approval) -> None:
@@ -205,39 +201,16 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text to stdout in pieces; on a terminal it is wrapped between words.
-
-    Attributes:
-        is_turn_over: Whether the model's turn has ended, so that nothing begins it anew.
-    """
+    """Writes text to stdout in pieces; on a terminal it is wrapped between words."""
 
     def __init__(self) -> None:
         self._wrap: WordWrap | None = None
         if sys.stdout.isatty():
             self._wrap = WordWrap(shutil.get_terminal_size().columns)
         self._is_at_start = True
-        self._pieces: list[str] = []
-        self._turn_start = 0
-        self.is_turn_over = False
-
-    @property
-    def text(self) -> str:
-        """The text since the last `end`."""
-        return "".join(self._pieces)
-
-    @property
-    def turn_text(self) -> str:
-        """The text of the model's turn, or what of it came after the last `end`."""
-        return "".join(self._pieces[self._turn_start :])
-
-    def begin_turn(self) -> None:
-        """Say that the text of another turn of the model comes."""
-        self._turn_start = len(self._pieces)
-        self.is_turn_over = False
 
     def write(self, text: str) -> None:
         """Write the next piece."""
-        self._pieces.append(text)
         self._put(plain_text(text))
 
     def end_line(self) -> None:
@@ -246,12 +219,6 @@ class AnswerWriter:
             self._echo(self._wrap.flush())
         if not self._is_at_start:
             self._put("\n")
-
-    def end(self) -> None:
-        """Begin a new line and forget the text."""
-        self.end_line()
-        self._pieces.clear()
-        self._turn_start = 0
 
     def _put(self, text: str) -> None:
         if self._wrap:
@@ -267,7 +234,7 @@ class AnswerWriter:
 def _write_wrapped(text: str) -> None:
     writer = AnswerWriter()
     writer.write(text)
-    writer.end()
+    writer.end_line()
 
 
 def _show_partial(response: execution_pb2.SystemResponse) -> None:

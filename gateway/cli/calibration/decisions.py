@@ -97,7 +97,7 @@ def fit(
 
 
 def _label_of(value: dict[str, Any]) -> _Labelled | None:
-    """Return a label; None for an object that is none."""
+    """Return a label; None for an object that is not a label."""
     text, asked, label = str(value.get("input", "")), str(value.get("question", "")), value.get("label")
     if not (text.strip() and asked.strip()):
         return None

@@ -105,10 +105,10 @@ def ask(
         )
         note_request_id(request)
         if as_json:
-            response = wait_for_answer(client, request, timeout)
+            response = wait_for_answer(client, request)
             print_json(response)
         else:
-            response = stream_answer(client, request, timeout)
+            response = stream_answer(client, request)
             _show_sources(response)
             _note_refusal(response, min_probability or 0.0)
         check_response(response)

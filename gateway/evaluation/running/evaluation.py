@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
@@ -22,15 +23,15 @@ from gateway.evaluation.scoring.answer import MISSING, Answer, answer_of
 from gateway.evaluation.scoring.scorer import MAX_NOTE_CHARS, Score, Scorer, Subject, score_of
 from gateway.evaluation.suite.model import Case, Suite
 from gateway.evaluation.suite.requests import Settings, request_of
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client import AsyncClient
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import AnswerState, AsyncClient
 from pagantic_common.client.hints import variant_text
+from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
 from pagantic_common.rpc.status import status_code_of
 
 PATIENCE_S = 60.0  # how long a system may be gone before the evaluation stops
-WAIT_S = 0.5
-MAX_WAIT_S = 10.0
+WAITS = Backoff(first_s=0.5, max_s=10.0)
 _ABOUT_THE_CALLER = frozenset(
     {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.QUOTA_BUDGET}
 )
@@ -90,7 +91,7 @@ class Evaluating:
 
     async def _answer_of(self, request: execution_pb2.SystemRequest) -> Answer:
         try:
-            return answer_of(await self._patiently(lambda: self._events_of(request)))
+            return answer_of(await self._patiently(lambda: self._followed(request)))
         except PaganticError as error:
             _raise_if_general(error)
             return Answer(execution_pb2.SystemResponse(), "", MISSING, error=_code_of(error), error_message=str(error))
@@ -105,20 +106,22 @@ class Evaluating:
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of work that is done again while the system is gone or overloaded."""
         until_s = time.monotonic() + self.patience_s
-        wait_s = WAIT_S
-        while True:
+        for failures in itertools.count(1):
             try:
                 return await work()
             except (Unavailable, Overloaded) as error:
-                wait_s = max(wait_s, error.retry_after_s or 0.0)
+                wait_s = WAITS.wait_s(failures, stated_s=error.retry_after_s)
                 if error.code in _ABOUT_THE_CALLER or time.monotonic() + wait_s > until_s:
                     raise
             await asyncio.sleep(wait_s)
-            wait_s = min(MAX_WAIT_S, 2 * wait_s)
+        raise AssertionError("the loop returns or raises")
 
-    async def _events_of(self, request: execution_pb2.SystemRequest) -> list[event_pb2.ExecutionEvent]:
-        async with aclosing(self.client.stream(request)) as events:
-            return [event async for event in events if not event.HasField("content_delta")]
+    async def _followed(self, request: execution_pb2.SystemRequest) -> AnswerState:
+        state = AnswerState()
+        async with aclosing(self.client.follow_to_end(request, patience_s=self.patience_s)) as events:
+            async for event in events:
+                state.take(event)
+        return state
 
 
 def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Score]) -> Result:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
+from pagantic_common.client import AnswerState
 from pagantic_common.client.descriptions import error_code_name
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
@@ -42,17 +42,10 @@ class Answer:
         return part
 
 
-def answer_of(events: Sequence[event_pb2.ExecutionEvent]) -> Answer:
-    """Return the answer that the events of an ended execution give."""
-    response = execution_pb2.SystemResponse()
-    model, latency_s = "", None
-    for event in events:
-        model = event.inference_end.model or model
-        if event.HasField("completed"):
-            response = event.completed.response
-            if event.HasField("duration"):
-                latency_s = event.duration.ToNanoseconds() / 1e9
-    return answer_of_response(response, model=model, latency_s=latency_s)
+def answer_of(state: AnswerState) -> Answer:
+    """Return the answer of an execution that was followed to its end."""
+    response = state.response or execution_pb2.SystemResponse()
+    return answer_of_response(response, model=state.model, latency_s=state.duration_s)
 
 
 def answer_of_response(

@@ -40,15 +40,15 @@ class MessageEvents:
         """
         for step, block, text in self._blocks.of(event):
             yield _moved(step, block, text)
-        if event.WhichOneof("event") == "completed":
-            yield from self._end(completed(event.completed.response))
+        if self._blocks.response is not None:
+            yield from self._end(completed(self._blocks.response))
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
         """Yield the event of an error that ends the stream early."""
         yield error_body(error_of(error, request_id), status_of(error), request_id)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
-        for step, block, text in self._blocks.rest(response.reasoning, text_of(response), response.tool_calls):
+        for step, block, text in self._blocks.rest(text_of(response)):
             yield _moved(step, block, text)
         yield {
             "type": "message_delta",

@@ -19,7 +19,7 @@ class AnswerLines:
 
     def __init__(self, head: LineHead) -> None:
         self._head = head
-        self._blocks = Blocks()
+        self._blocks = Blocks(has_calls=False)  # The last lines have them, for their arguments are objects.
 
     def first(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that begin every stream: there are none."""
@@ -30,19 +30,16 @@ class AnswerLines:
 
         Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
         """
-        kind = event.WhichOneof("event")
-        if kind == "tool_call_delta":
-            return  # The last lines have the calls, because their arguments are objects.
         yield from self._lines(self._blocks.of(event))
-        if kind == "completed":
-            yield from self._end(completed(event.completed.response))
+        if self._blocks.response is not None:
+            yield from self._end(completed(self._blocks.response))
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
         """Yield the line of an error that ends the stream early."""
         yield error_body(error_of(error, request_id), status_of(error), request_id)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
-        yield from self._lines(self._blocks.rest(response.reasoning, text_of(response), ()))
+        yield from self._lines(self._blocks.rest(text_of(response)))
         if response.tool_calls:
             yield self._head.line(calls=response.tool_calls)
         yield self._head.line(is_done=True) | ending_of(self._head, response)

@@ -20,7 +20,7 @@ MakeUsage = Callable[[Sequence[execution_pb2.SystemResponse]], dict[str, Any]]
 
 
 class Chunks(Protocol):
-    """The chunks of one choice, in the order of its events."""
+    """The chunks of a choice, in the order of its events."""
 
     response: execution_pb2.SystemResponse | None
 

@@ -5,12 +5,12 @@ The translations of streams share it: each says a move in the words of its API.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from pagantic.common.v1 import message_pb2
-from pagantic.orchestrator.v1 import event_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import AnswerState, Delta, DeltaKind
 from pagantic_common.domain.errors import Aborted
 
 
@@ -50,56 +50,56 @@ class Block:
         return "".join(self.pieces)
 
 
+_KINDS = {
+    DeltaKind.REASONING: BlockKind.REASONING,
+    DeltaKind.TEXT: BlockKind.TEXT,
+    DeltaKind.CALL: BlockKind.CALL,
+}
 Move = tuple[Step, Block, str]  # The text is new in a block that grows, and empty in other moves.
 
 
 class Blocks:
-    """The blocks of an answer, in their order; a single block at a time is open."""
+    """The blocks of one answer, in their order: one at a time is open.
 
-    def __init__(self) -> None:
+    Args:
+        has_calls: Whether calls of client tools are blocks; a stream that sends them whole has none.
+    """
+
+    def __init__(self, *, has_calls: bool = True) -> None:
+        self._has_calls = has_calls
+        self._state = AnswerState()
         self._blocks: list[Block] = []
         self._open: Block | None = None
+
+    @property
+    def response(self) -> execution_pb2.SystemResponse | None:
+        """The response; None until the execution has ended."""
+        return self._state.response
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Move]:
         """Yield the moves of an event.
 
         Raises Aborted for a discarded attempt if the client already has some of its text.
         """
-        match event.WhichOneof("event"):
-            case "reasoning_delta":
-                yield from self._grow(BlockKind.REASONING, event.reasoning_delta.text)
-            case "content_delta":
-                yield from self._grow(BlockKind.TEXT, event.content_delta.text)
-            case "tool_call_delta":
-                delta = event.tool_call_delta
-                if delta.name:
-                    yield from self._begin(BlockKind.CALL, delta.id, delta.name)
-                yield from self._grow(BlockKind.CALL, delta.arguments_json)
-            case "attempt_discarded" if self._blocks:
-                raise discarded_after_sending(event.attempt_discarded)
+        return self._moves(self._state.take(event))
 
-    def rest(self, reasoning: str, text: str, calls: Sequence[message_pb2.ToolCall]) -> Iterator[Move]:
-        """Yield the moves that complete the blocks to a whole answer, and end the last block.
-
-        A stored answer comes without deltas. A repaired text stays as it was sent.
-        """
-        yield from self._rest_of(BlockKind.REASONING, reasoning)
-        yield from self._rest_of(BlockKind.TEXT, text)
-        yield from self._rest_of_calls(calls)
+    def rest(self, text: str) -> Iterator[Move]:
+        """Yield the moves that make the blocks those of the response, whose text is given, and end the last one."""
+        yield from self._moves(self._state.rest(text))
         yield from self._end()
 
-    def _rest_of(self, kind: BlockKind, text: str) -> Iterator[Move]:
-        sent = "".join(block.text for block in self._of_kind(kind))
-        if text.startswith(sent):
-            yield from self._grow(kind, text[len(sent) :])
-
-    def _rest_of_calls(self, calls: Sequence[message_pb2.ToolCall]) -> Iterator[Move]:
-        sent = self._of_kind(BlockKind.CALL)
-        if sent and sent[-1] is self._open and len(sent) <= len(calls):
-            yield from self._grow(BlockKind.CALL, calls[len(sent) - 1].arguments_json[len(sent[-1].text) :])
-        for call in calls[len(sent) :]:
-            yield from self._begin(BlockKind.CALL, call.id, call.name)
-            yield from self._grow(BlockKind.CALL, call.arguments_json)
+    def _moves(self, deltas: Iterable[Delta]) -> Iterator[Move]:
+        for delta in deltas:
+            if delta.is_void:
+                if self._blocks:
+                    raise discarded_after_sending(delta)
+                continue
+            kind = _KINDS[delta.kind]
+            if kind is BlockKind.CALL and not self._has_calls:
+                continue
+            if delta.name:
+                yield from self._begin(kind, delta.call_id, delta.name)
+            yield from self._grow(kind, delta.text)
 
     def _of_kind(self, kind: BlockKind) -> list[Block]:
         return [block for block in self._blocks if block.kind is kind]
@@ -127,9 +127,11 @@ class Blocks:
             yield Step.END, block, ""
 
 
-def discarded_after_sending(discarded: event_pb2.AttemptDiscarded) -> Aborted:
-    """Return the error of an attempt that is discarded after its text was sent."""
+def discarded_after_sending(void: Delta) -> Aborted:
+    """Return the error of texts that are void after they were sent."""
+    discarded = "an inference"
+    if void.kind is DeltaKind.DISCARDED:
+        discarded = f"attempt {void.index}"
     return Aborted(
-        f"attempt {discarded.attempt} was discarded after its text was sent: {discarded.reason}: "
-        "send the request again, or without stream"
+        f"{discarded} was discarded after its text was sent: {void.text}: send the request again, or without stream"
     )

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.client import AnswerState, DeltaKind
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.text.terminal import plain_text
 
 REPORT_EVERY_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 300
-_STAGES = frozenset(
-    {
-        *("tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"),
-        *("approval_requested", "approval_resolved", "context_weighed"),
-    }
+_STAGES = (
+    *("tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"),
+    *("approval_requested", "approval_resolved", "context_weighed"),
 )
 
 
@@ -33,18 +32,19 @@ class ExecutionProgress:
     """Counts the completed work of an execution: the pieces of its answer, steps, tool calls and votes."""
 
     def __init__(self) -> None:
+        self._state = AnswerState()
         self._reports = 0
         self._characters = 0
         self._reported_characters = 0
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return what an event has to report; None for nothing."""
-        kind = event.WhichOneof("event")
-        if kind in ("content_delta", "reasoning_delta"):
-            return self._answering(len(getattr(event, kind).text))
-        if kind == "tool_progress":
+        """Return the report for an event; None for an event without a report."""
+        for delta in self._state.take(event):
+            if delta.kind in (DeltaKind.TEXT, DeltaKind.REASONING):
+                return self._answering(len(delta.text))
+        if event.HasField("tool_progress"):
             return self._next(f"{event.tool_call_id}: {describe_event(event)}")
-        if kind in _STAGES:
+        if event.WhichOneof("event") in _STAGES:
             return self._next(f"{event.action}: {describe_event(event)}")
         return None
 
@@ -69,7 +69,7 @@ class ToolProgress:
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
         """Return the report for an event; None without a report, and for progress that does not grow."""
-        if event.WhichOneof("event") != "tool_progress":
+        if not event.HasField("tool_progress"):
             return None
         progress: message_pb2.ToolProgress = event.tool_progress
         if not progress.progress > self._progress:

@@ -1,4 +1,4 @@
-"""A long text that grows: only its last block is laid out again."""
+"""A long text that grows: only its last block is laid out again, and of a very long text the beginning is shown."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from gateway.tui.widgets.plain import Plain
-from gateway.tui.work.answer import TextPart
+from pagantic_common.client import TextPart
 
 BLOCK_CHARS: Final = 2_000
+MAX_SHOWN: Final = 100_000
 
 
 def first_block(text: str) -> int:
@@ -24,6 +25,11 @@ def first_block(text: str) -> int:
         if (at := text.rfind(sign, BLOCK_CHARS, 2 * BLOCK_CHARS)) >= 0:
             return at + 1
     return 2 * BLOCK_CHARS
+
+
+def shown_of(part: TextPart) -> tuple[str, int]:
+    """Return the beginning of a text, which is shown, and the number of characters after it."""
+    return part.text[:MAX_SHOWN], max(0, part.length - MAX_SHOWN)
 
 
 class GrowingText(Vertical):
@@ -55,18 +61,18 @@ class GrowingText(Vertical):
             self._draw(part)
 
     def _draw(self, part: TextPart) -> None:
-        known = sum(map(len, self._blocks))
-        if part.text[:known] != "".join(self._blocks):
+        known, text, left_out = sum(map(len, self._blocks)), *shown_of(part)
+        if text[:known] != "".join(self._blocks):
             self.query(".block").remove()
             self._blocks.clear()
             known = 0
-        while length := first_block(part.text[known : known + 2 * BLOCK_CHARS + 1]):
-            self._add_block(part.text[known : known + length])
+        while length := first_block(text[known : known + 2 * BLOCK_CHARS + 1]):
+            self._add_block(text[known : known + length])
             known += length
-        self._last.show(part.text[known:])
-        self._rest.display = part.left_out > 0
-        if part.left_out:
-            self._rest.show(f"… {part.left_out:,} more characters: `pagantic show` and the request's id print all")
+        self._last.show(text[known:])
+        self._rest.display = left_out > 0
+        if left_out:
+            self._rest.show(f"… {left_out:,} more characters: `pagantic show` and the request's id print all")
 
     def _add_block(self, text: str) -> None:
         self._blocks.append(text)

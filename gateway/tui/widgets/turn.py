@@ -9,12 +9,12 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gateway.tui.widgets.growing import GrowingText
+from gateway.tui.widgets.growing import MAX_SHOWN, GrowingText
 from gateway.tui.widgets.plain import MAX_NAME_CHARS, MAX_NOTE_CHARS, Plain, plain, shortened
-from gateway.tui.work.answer import CallPart, TextPart
 from gateway.tui.work.conversation import Turn
 from gateway.tui.work.steps import Failure
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import CallPart, TextPart
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.domain.text.terminal import plain_json
 
@@ -129,7 +129,7 @@ class ReasoningView(Vertical):
         self.display = part.length > 0
         self._text.display = self._is_open
         sign, does = ("▾", "folds") if self._is_open else ("▸", "opens")
-        self._head.show(f"{sign} reasoning, {count_of(len(part.text.split()), 'word')} (Ctrl+R {does} it)")
+        self._head.show(f"{sign} reasoning, {count_of(len(part.text[:MAX_SHOWN].split()), 'word')} (Ctrl+R {does} it)")
         if self._is_open:
             self._text.show(part)
 

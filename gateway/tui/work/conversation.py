@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.tui.work.answer import Answer, CallPart, TextPart
+from gateway.tui.work.answer import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2, session_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.client import AsyncClient
+from pagantic_common.client import AsyncClient, CallPart, TextPart
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import describe_age
 from pagantic_common.domain.errors import NotFound, PaganticError
@@ -126,7 +126,7 @@ def _add_message(answer: Answer, message: message_pb2.Message) -> None:
     if message.reasoning:
         answer.reasoning.add(message.reasoning)
     if message.content:
-        answer.parts.append(TextPart.of(message.content))
+        answer.parts.append(TextPart(message.content))
     answer.parts += [CallPart(call.id, call.name, call.arguments_json, has_ended=True) for call in message.tool_calls]
 
 
@@ -167,7 +167,7 @@ def _has_end_of(turn: Turn, execution: execution_pb2.Execution) -> bool:
     """Return whether a turn has the answer of an execution; a failed or early stopped execution has no answer."""
     if execution.state.current == execution_pb2.LIFECYCLE_STATE_ERROR or not execution.response.content:
         return False
-    return turn.answer.parts[-1:] == [TextPart.of(execution.response.content)]
+    return turn.answer.parts[-1:] == [TextPart(execution.response.content)]
 
 
 def _listed(session: session_pb2.Session, now_s: float) -> Listed:

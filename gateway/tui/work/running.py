@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from typing import Final
 
 from gateway.tui.work.answer import Answer
-from gateway.tui.work.following import follow_to_end
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound, PaganticError
@@ -35,14 +35,20 @@ class Running:
 
     async def follow(self) -> PaganticError | None:
         """Follow the answer, and return the error if it is lost; None if it has ended, successfully or not."""
+        events = self._client.follow_to_end(
+            self._request or self.answer.request_id, after_sequence=self.answer.sequence, on_lost=self._note_lost
+        )
         try:
-            await follow_to_end(self._client, self.answer, self._request, self._note_connection)
+            async with aclosing(events):
+                async for event in events:
+                    self.is_lost = False
+                    self.answer.take(event)
         except PaganticError as error:
             return error
         return None
 
-    def _note_connection(self, is_lost: bool) -> None:
-        self.is_lost = is_lost
+    def _note_lost(self, _failure: PaganticError) -> None:
+        self.is_lost = True
 
     async def stop(self) -> PaganticError | None:
         """Cancel the execution; returns why it cannot be done."""

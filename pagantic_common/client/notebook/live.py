@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client.answer_state import AnswerState, is_streamed
 from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.notebook.formatters import running_shell
 from pagantic_common.client.notebook.markup import block, page, plain
@@ -17,7 +18,6 @@ from pagantic_common.domain.errors import Internal
 
 REDRAW_S: Final = 0.2
 _TAIL_CHARS: Final = 2_000
-_DELTAS: Final = ("content_delta", "reasoning_delta", "tool_call_delta")
 
 
 class LiveOutput:
@@ -48,9 +48,9 @@ class LiveOutput:
 
 
 def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemResponse:
-    """Show an execution in a notebook while it runs, and return its response: `watch(client.stream(request))`.
+    """Show an execution in a notebook while it runs, and return its response: `watch(client.follow_to_end(request))`.
 
-    It takes the events of `stream` or `follow`. Raises the error of a response that failed.
+    It takes the events of `follow_to_end`, `stream` or `follow`. Raises the error of a response that failed.
     """
     try:
         return raise_for_error(_drawn(events))
@@ -61,22 +61,16 @@ def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemRes
 
 
 def _drawn(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemResponse:
-    output, answer = LiveOutput(), ""
-    begun, response = Timeline(), None
+    output, state, begun = LiveOutput(), AnswerState(), Timeline()
     for event in events:
-        kind = event.WhichOneof("event")
-        if kind == "content_delta":
-            answer = (answer + event.content_delta.text)[-_TAIL_CHARS:]
-        elif kind == "attempt_discarded":
-            answer = ""
-        if kind not in _DELTAS:
+        state.take(event)
+        if event.HasField("tool_progress") or not is_streamed(event):
             begun.append(event)
-        if kind == "completed":
-            response = event.completed.response
         if output.is_due() and begun:
+            answer = state.text[-_TAIL_CHARS:]
             text = f"{count_of(len(begun), 'event')}\n{plain(answer)}"
             output.draw(text, latest_html(begun) + page([block(answer)]))
     output.draw(str(begun), timeline_html(begun))
-    if response is None:
+    if state.response is None:
         raise Internal("the events have ended without a response")
-    return response
+    return state.response

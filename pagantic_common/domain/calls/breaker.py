@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pagantic_common.domain.backoff import Backoff
+
 THRESHOLD: Final = 5
 FIRST_OPEN_S: Final = 0.25
 MAX_OPEN_S: Final = 1.0
@@ -25,18 +27,17 @@ class Breaker:
     def __init__(
         self, first_open_s: float = FIRST_OPEN_S, max_open_s: float = MAX_OPEN_S, probe_s: float = PROBE_S
     ) -> None:
-        self._first_open_s = first_open_s
-        self._max_open_s = max_open_s
+        self._backoff = Backoff(first_open_s, max_open_s)
         self._probe_s = probe_s
         self._failures = 0  # in a row
-        self._open_s = 0.0  # length of the interval; 0 is closed
+        self._openings = 0  # in a row; 0 is closed
         self._until_s = 0.0  # end of the interval or, while a probe runs, of PROBE_S
         self._is_probing = False
 
     @property
     def is_open(self) -> bool:
         """Whether calls other than probes are refused."""
-        return self._open_s > 0
+        return self._openings > 0
 
     def admit(self, now_s: float) -> float:
         """Admit a call and return 0.0, or return the seconds for which calls are refused."""
@@ -57,18 +58,18 @@ class Breaker:
     def note_failure(self, now_s: float) -> None:
         """Note that a call was not answered; do not note a call that its caller cancelled."""
         if self._is_probing:
-            self._open(now_s, min(2 * self._open_s, self._max_open_s))
+            self._open(now_s)
         elif not self.is_open:
             self._failures += 1
             if self._failures >= THRESHOLD:
-                self._open(now_s, self._first_open_s)
+                self._open(now_s)
 
-    def _open(self, now_s: float, interval_s: float) -> None:
-        self._open_s = interval_s
-        self._until_s = now_s + interval_s
+    def _open(self, now_s: float) -> None:
+        self._openings += 1
+        self._until_s = now_s + self._backoff.wait_s(self._openings)
         self._is_probing = False
 
     def _close(self, failures: int) -> None:
         self._failures = failures
-        self._open_s = 0.0
+        self._openings = 0
         self._is_probing = False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, PaganticError, PreconditionFailed
 from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, check_embedding_model, embed_beginnings
@@ -25,9 +26,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The pause of a model that failed, and its end."""
+    """The failures of a model in a row, and the end of its pause."""
 
-    pause_s: float
+    failures: int
     until_s: float
 
 
@@ -54,6 +55,7 @@ class BackgroundEmbedding:
         self._embedder = embedder
         self._defaults = defaults
         self._pause_s = pause_s
+        self._backoff = Backoff(pause_s, max(pause_s, MAX_PAUSE_S))
         self._monotonic_s = monotonic_s
         self._resting: dict[str, _Rest] = {}
         self._last_collection_id = 0
@@ -143,10 +145,11 @@ class BackgroundEmbedding:
         )
 
     def _rest(self, model: str, error: Exception) -> None:
-        pause_s = self._pause_s
+        failures = 1
         if (last := self._resting.get(model)) is not None:
-            pause_s = min(2 * last.pause_s, MAX_PAUSE_S)
-        self._resting[model] = _Rest(pause_s, self._monotonic_s() + pause_s)
+            failures += last.failures
+        pause_s = self._backoff.wait_s(failures)
+        self._resting[model] = _Rest(failures, self._monotonic_s() + pause_s)
         log.warning(
             "embedding waits",
             model=model,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.telemetry.logging import get_logger
 from services.tools.app.registry import NUMBER_MARK, ToolRegistry
-from services.tools.core.backoff import wait_s
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus, ToolList
 from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable
@@ -127,9 +127,8 @@ class ServerConnection:
             if self._clock.monotonic_s() - started_s > limits.max_reconnect_s:
                 failures = 0
             failures += 1
-            await self._clock.sleep(
-                wait_s(failures, first_s=limits.reconnect_s, max_s=limits.max_reconnect_s, chance=self._chance())
-            )
+            backoff = Backoff(limits.reconnect_s, limits.max_reconnect_s)
+            await self._clock.sleep(backoff.wait_s(failures, chance=self._chance()))
 
     def forget(self) -> None:
         """Take the server's tools out of the registry."""

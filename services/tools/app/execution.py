@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
@@ -138,7 +139,7 @@ class ToolExecutor:
             attempts += 1
             if isinstance(outcome, str) or not outcome.retryable or attempts > self._limits.max_retries:
                 return outcome, attempts
-            wait_s = self._limits.backoff_s * 2 ** (attempts - 1)
+            wait_s = Backoff(self._limits.backoff_s).wait_s(attempts)
             if deadline.has_passed(self._clock.monotonic_s() + wait_s):
                 return outcome, attempts
             await asyncio.sleep(wait_s)

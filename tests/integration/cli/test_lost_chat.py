@@ -4,15 +4,16 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AnswerState, AsyncClient, DeltaKind, chat_request
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.core.model.response import InferenceDelta
-from tests.support.orchestrator_app import ended, orchestrator
+from tests.support.orchestrator_app import ended, leave, orchestrator
 from tests.support.relay import relaying
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
@@ -109,6 +110,74 @@ async def test_an_answer_whose_connection_is_lost_twice_is_whole_and_has_nothing
         inference.go_on(1)
         code = await chat.end()
     assert (chat.out, code) == ("".join(PIECES) + "\n", 0)
+
+
+@asynccontextmanager
+async def restarting(tmp_path, inference):
+    """Give a relay to an orchestrator, and a function that replaces this as if its process had died."""
+    async with AsyncExitStack() as running:
+        stub = await running.enter_async_context(orchestrator(tmp_path, scripted_services(inference)))
+        relay = await running.enter_async_context(relaying(stub.address))
+
+        async def restart(inference_after):
+            relay.cut()
+            leave(tmp_path, tmp_path / "left")
+            services = scripted_services(inference_after)
+            again = orchestrator(tmp_path / "left", services, presence={"resumes_plans": True})
+            relay.target = (await running.enter_async_context(again)).address
+            relay.mend()
+
+        yield relay, restart
+
+
+async def test_an_answer_whose_orchestrator_dies_begins_again_on_a_line_of_its_own(tmp_path, chatting):
+    first, second = Paced(), Paced()
+    async with restarting(tmp_path, first) as (relay, restart), chatting(address=relay.address) as chat:
+        first.go_on(2)
+        await chat.until(lambda it: "piece 1" in it.out)
+        await restart(second)
+        second.go_on(len(PIECES))
+        code = await chat.end()
+    assert (chat.out, code) == (f"{PIECES[0]}{PIECES[1]}\n{''.join(PIECES)}\n", 0)
+    assert "the orchestrator has resumed the request; the answer begins again" in chat.err
+
+
+async def test_a_program_follows_an_execution_whose_connection_is_lost_and_whose_orchestrator_dies(tmp_path):
+    first, second, losses, answer = Paced(), Paced(), [], AnswerState()
+    async with (
+        restarting(tmp_path, first) as (relay, restart),
+        AsyncClient(relay.address) as client,
+        aclosing(client.follow_to_end(chat_request("hi", request_id="r"), on_lost=losses.append)) as events,
+    ):
+        first.go_on(2)
+        async for event in events:
+            answer.take(event)
+            if answer.text == "".join(PIECES[:2]):
+                break
+        relay.reset()
+        first.go_on(1)
+        while answer.text != "".join(PIECES[:3]):
+            answer.take(await anext(events))
+        await restart(second)
+        news = []
+        async for event in events:
+            second.go_on(event.HasField("resumed") and len(PIECES))
+            news += [delta.kind for delta in answer.take(event)]
+    assert len(losses) == 2
+    assert (answer.text, answer.response.content) == ("".join(PIECES), "".join(PIECES))
+    assert news == [DeltaKind.REPEATED, *[DeltaKind.TEXT] * len(PIECES)]
+
+
+async def test_a_program_that_leaves_has_its_execution_stopped(tmp_path):
+    inference = Paced()
+    async with orchestrator(tmp_path, scripted_services(inference)) as stub, AsyncClient(stub.address) as client:
+        inference.go_on(1)
+        async with aclosing(client.follow_to_end(chat_request("hi", request_id="r"))) as events:
+            async for event in events:
+                if event.HasField("content_delta"):
+                    break
+        execution = await ended(stub, "r")
+    assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

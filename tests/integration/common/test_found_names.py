@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +27,7 @@ async def answer(_call):
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch):
-    monkeypatch.setattr(replaced_channel, "RECONNECT_S", 0.1)
+    monkeypatch.setattr(replaced_channel, "RECONNECTS", replace(replaced_channel.RECONNECTS, first_s=0.1))
     monkeypatch.setattr(replaced_channel, "LOOK_S", 0.05)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -88,7 +89,7 @@ def door():
 @pytest.fixture
 def pagantic(door, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluation, "WAIT_S", 0.001)
+    monkeypatch.setattr(evaluation, "WAITS", replace(evaluation.WAITS, first_s=0.001))
     with serving(door) as address:
         yield lambda *arguments: CliRunner().invoke(
             app, ["eval", *map(str, arguments)], env={"PAGANTIC_ADDRESS": address, "COLUMNS": "160"}

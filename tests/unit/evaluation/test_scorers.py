@@ -15,6 +15,7 @@ from gateway.evaluation.scoring.scorer import Expectation, ExpectedCall, Subject
 from gateway.evaluation.scoring.scorers import Scorers
 from pagantic.common.v1 import chunk_pb2, error_pb2, message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
+from pagantic_common.client import AnswerState
 
 SCORERS = TypeAdapter(Scorers)
 POLARITY = {"label": {"labels": ["positive", "negative"]}}
@@ -241,7 +242,7 @@ def test_an_answer_has_the_model_and_the_time_of_its_execution():
     start = event_pb2.ExecutionEvent(inference_end=event_pb2.InferenceEnd(model="small"))
     end = event_pb2.ExecutionEvent(completed=event_pb2.Completed(response=execution_pb2.SystemResponse(content="hi")))
     end.duration.FromMilliseconds(1500)
-    answer = answer_of([start, end])
+    answer = answer_of(AnswerState.of([start, end]))
     assert (answer.text, answer.value, answer.model, answer.latency_s) == ("hi", MISSING, "small", 1.5)
 
 

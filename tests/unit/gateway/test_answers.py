@@ -1,40 +1,30 @@
 """What `pagantic chat` has on stdout when its answer comes in parts, more than once, or not at all."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
-from gateway.cli.answering import lost_connections
 from gateway.cli.answering.answers import stream_answer, wait_for_answer
 from gateway.cli.answering.endings import unwinding
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import execution_pb2
+from pagantic_common.client import following
 from pagantic_common.domain.errors import Unavailable
-from tests.unit.gateway.test_lost_connections import ScriptedClient, end, state, text
+from tests.unit.client.scripted_streams import ScriptedClient, begun, blocking, end, ended, resumed, state, text
 
 LOST = Unavailable("the connection was lost")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(lost_connections, "FIRST_WAIT_S", 0.001)
-
-
-def begun(sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, inference_start=event_pb2.InferenceStart())
-
-
-def ended(sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, inference_end=event_pb2.InferenceEnd())
-
-
-def resumed(sequence):
-    return event_pb2.ExecutionEvent(sequence=sequence, resumed=event_pb2.Resumed())
+    monkeypatch.setattr(following, "RECONNECTS", replace(following.RECONNECTS, first_s=0.001))
 
 
 @pytest.fixture
 def printed(capsys):
     def run(*streams):
-        stream_answer(ScriptedClient(*streams), execution_pb2.SystemRequest(request_id="r"), 60.0)
+        with blocking(ScriptedClient(*streams)) as client:
+            stream_answer(client, execution_pb2.SystemRequest(request_id="r"))
         return capsys.readouterr().out
 
     return run
@@ -68,8 +58,10 @@ def test_an_answer_of_which_nothing_streamed_follows_the_turn_before_it(printed)
 
 def test_an_answer_that_is_not_shown_is_waited_for_over_lost_connections_with_the_same_request():
     shown, quiet = ScriptedClient([state(1), end(2, "one")]), ScriptedClient([state(1), LOST], [end(2, "one")])
-    stream_answer(shown, execution_pb2.SystemRequest(request_id="r"), 60.0)
-    response = wait_for_answer(quiet, execution_pb2.SystemRequest(request_id="r"), 60.0)
+    with blocking(shown) as client:
+        stream_answer(client, execution_pb2.SystemRequest(request_id="r"))
+    with blocking(quiet) as client:
+        response = wait_for_answer(client, execution_pb2.SystemRequest(request_id="r"))
     assert response.content == "one"
     assert quiet.request == shown.request
 

@@ -10,7 +10,6 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import ToolSafety
 from services.tools.core.allowlists import HostAllowlist, ProgramAllowlist
-from services.tools.core.backoff import wait_s
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import HttpTransport, ProgramTransport, ToolHints, check_server_name
 
@@ -101,13 +100,6 @@ def test_a_program_is_allowed_with_the_first_arguments_of_its_entry():
     assert allowed.has(("cat", "anything"))
     assert not allowed.has(("/bin/cat",))
     assert not ProgramAllowlist().has(("cat",))
-
-
-@given(st.integers(1, 10**6), st.floats(0.01, 3600), st.floats(0.01, 86_400), st.floats(0, 1))
-def test_waits_are_within_their_limits_and_do_not_shrink(failures, first_s, max_s, chance):
-    wait = wait_s(failures, first_s=first_s, max_s=max_s, chance=chance)
-    assert min(first_s, max_s) / 2 <= wait <= max_s
-    assert wait <= wait_s(failures + 1, first_s=first_s, max_s=max_s, chance=chance)
 
 
 def test_what_may_be_secret_is_neither_listed_nor_printed():

@@ -37,4 +37,4 @@ class TextCompletion(AnswerPart):
 
 
 class TextEvent(RootModel[TextCompletion | OpenAIError]):
-    """The data of an event; `[DONE]`, which is no JSON, comes last."""
+    """The data of an event; `[DONE]`, which is not JSON, comes last."""

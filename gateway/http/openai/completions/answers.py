@@ -51,7 +51,7 @@ class ContinuationHead:
         return {**self._with([_choice(index, "", response)]), "pagantic": extension_of([response], self.ignored)}
 
     def usage(self, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
-        """Return the chunk with the usage of all choices, which ends a stream whose client asked for it."""
+        """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
         return {**self._with([]), "usage": usage_of(responses)}
 
     def _with(self, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class ContinuationHead:
 
 
 class ContinuationChunks:
-    """The chunks of one choice, in the order of its events."""
+    """The chunks of a choice, in the order of its events."""
 
     def __init__(self, head: ContinuationHead, index: int) -> None:
         self._head = head
@@ -75,12 +75,12 @@ class ContinuationChunks:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an event.
 
-        Raises the error of a response, and Aborted where an attempt is discarded whose text the client has already.
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
         """
         yield from self._pieces(self._blocks.of(event))
-        if event.WhichOneof("event") == "completed":
-            self.response = completed(event.completed.response)
-            yield from self._pieces(self._blocks.rest("", text_of(self.response), ()))
+        if self._blocks.response is not None:
+            self.response = completed(self._blocks.response)
+            yield from self._pieces(self._blocks.rest(text_of(self.response)))
             yield self._head.ending(self._index, self.response)
 
     def _pieces(self, moves: Iterable[Move]) -> Iterator[dict[str, Any]]:

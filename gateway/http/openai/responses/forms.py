@@ -27,7 +27,7 @@ class ItemForm(Form):
 
 
 class ResponseToolForm(Form):
-    """A tool that the caller runs; only functions are known."""
+    """A tool that the caller runs; only functions are supported."""
 
     type: str
     name: str = ""
@@ -44,7 +44,7 @@ class NamedTool(Form):
 
 
 class ToolChoice(Form):
-    """Which tool must be called, or which may be."""
+    """The tool that must be called, or the tools that may be called."""
 
     type: str
     name: str | None = None

@@ -52,8 +52,8 @@ class ResponseEvents:
         """
         for step, block, text in self._blocks.of(event):
             yield from self._moved(step, block, text)
-        if event.WhichOneof("event") == "completed":
-            yield from self._end(event.completed.response)
+        if self._blocks.response is not None:
+            yield from self._end(self._blocks.response)
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
         """Yield the event of an error that ends the stream early."""
@@ -61,7 +61,7 @@ class ResponseEvents:
         yield from self._event("error", code=described["code"], message=described["message"], param=None)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
-        for step, block, text in self._blocks.rest(response.reasoning, text_of(response), response.tool_calls):
+        for step, block, text in self._blocks.rest(text_of(response)):
             yield from self._moved(step, block, text)
         ended = self._head.ended(response)
         kind = {"cancelled": "response.failed"}.get(ended["status"], f"response.{ended['status']}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
 import socket
 import time
 from collections import Counter
@@ -17,12 +18,12 @@ from typing import Any, Self
 
 import grpc
 
+from pagantic_common.domain.backoff import Backoff
 from pagantic_common.telemetry.logging import get_logger
 
 CONNECT_S = 5.0
 # gRPC itself connects again within this time where the name still has its address.
-RECONNECT_S = 4.0
-MAX_RECONNECT_S = 64.0
+RECONNECTS = Backoff(first_s=4.0, max_s=64.0)
 LOOK_S = 2.0
 
 log = get_logger(__name__)
@@ -120,16 +121,14 @@ class ReplacedChannel(grpc.aio.Channel):
 
     async def _keep_looking(self) -> None:
         """Open the channel again while it has no connection and its name has an address, after waits that grow."""
-        wait_s = RECONNECT_S
-        while True:
-            await asyncio.sleep(wait_s)
+        for failures in itertools.count(1):
+            await asyncio.sleep(RECONNECTS.wait_s(failures))
             await _wait_for_address(self._name)
             if self.current().get_state() is grpc.ChannelConnectivity.READY:
                 return
             log.debug("a channel is opened again", name=self._name)
             self.replace()
             self.current()
-            wait_s = min(2 * wait_s, MAX_RECONNECT_S)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,0 +1,464 @@
+"""The state of an answer, folded from the events of its execution.
+
+Theory of operation. Stored events have sequences without gaps. Deltas stream between them, repeat the sequence of the
+stored event before them, and are not stored. So a state is known exactly at each stored event; the texts after it can
+be forgotten and read again.
+
+1. `sequence` is that of the last stored event. `rewind` restores the texts as they were then.
+2. Texts that were streamed become void in two cases: an attempt is discarded, or a resume begins an unfinished
+   inference again. The state forgets them by itself, and `take` returns a delta that says so.
+3. Calls of registered tools are never forgotten: they were made.
+4. The response wins over what streamed. `rest` returns its texts that did not stream.
+
+The cost of an event does not grow with the answer: texts are kept as pieces, and joined where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple, Self
+
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
+from pagantic_common.client.descriptions import error_code_name
+from pagantic_common.client.event_descriptions import describe_event
+from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.domain.errors import ErrorCode, PaganticError
+from pagantic_common.rpc.status import error_of
+
+_STREAMED: Final = frozenset({"content_delta", "reasoning_delta", "tool_call_delta", "tool_progress"})
+
+
+def is_streamed(event: event_pb2.ExecutionEvent) -> bool:
+    """Tell whether an event only streams by: a piece of text, or progress. The others are stored in the timeline."""
+    return event.WhichOneof("event") in _STREAMED
+
+
+class DeltaKind(Enum):
+    """The news of a delta."""
+
+    TEXT = auto()
+    REASONING = auto()
+    CALL = auto()
+    DISCARDED = auto()
+    REPEATED = auto()
+
+
+@dataclass(slots=True)
+class Delta:
+    """What an event adds to an answer.
+
+    Attributes:
+        kind: TEXT and REASONING have new text, CALL the next piece of a client tool's call. DISCARDED and REPEATED
+            mean that texts returned before are void: of a discarded attempt, or of an inference that a resume repeats.
+        text: The new text or, of a call, of its arguments; the reason, where texts are void.
+        index: Of a call, among the calls of client tools; of a discarded attempt, its number.
+        call_id: Id of a call, in its first piece.
+        name: Name of the client tool, in the first piece of its call.
+    """
+
+    kind: DeltaKind
+    text: str
+    index: int = 0
+    call_id: str = ""
+    name: str = ""
+
+    @property
+    def is_void(self) -> bool:
+        """Whether texts returned before are void."""
+        return self.kind is DeltaKind.DISCARDED or self.kind is DeltaKind.REPEATED
+
+
+class TextPart:
+    """A text that grows."""
+
+    __slots__ = ("_pieces", "length")
+
+    def __init__(self, text: str = "") -> None:
+        self._pieces = [text]
+        self.length = len(text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextPart) and self.text == other.text
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TextPart({self.text!r})"
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def add(self, text: str) -> None:
+        """Continue the text."""
+        self._pieces.append(text)
+        self.length += len(text)
+
+    def cut(self, length: int) -> None:
+        """Keep the first characters."""
+        if length < self.length:
+            self._pieces = [self.text[:length]]
+            self.length = length
+
+
+@dataclass
+class CallPart:
+    """A call of a registered tool. Arguments, result and failure are empty until they are known."""
+
+    call_id: str
+    name: str
+    arguments_json: str = ""
+    result: str = ""
+    failure: str = ""
+    progress: str = ""
+    has_ended: bool = False
+
+
+@dataclass
+class ClientCall:
+    """A call of a client tool, which the caller runs; its arguments are JSON that grows."""
+
+    call_id: str
+    name: str
+    arguments: TextPart = field(default_factory=TextPart)
+
+
+class _Mark(NamedTuple):
+    """A place in the texts: the numbers of parts and client calls, and the lengths of the texts that may grow."""
+
+    parts: int = 0
+    text: int = 0
+    reasoning: int = 0
+    calls: int = 0
+    arguments: int = 0
+
+
+class AnswerState:
+    """An answer as its events tell it so far.
+
+    Take the events of `stream`, `follow` or `follow_to_end`. After a lost connection, call `rewind` before the first
+    event of `follow(request_id, after_sequence=state.sequence)`; `follow_to_end` needs none, for no text comes twice.
+
+    Attributes:
+        parts: Texts, and calls of registered tools, in order.
+        reasoning: The reasoning.
+        client_calls: Calls that the caller is to run.
+        waiting: Approvals that are waited for, by the id of the tool call.
+        response: The response; None until the execution has ended.
+        sequence: That of the last stored event; 0 before the first.
+        model: The model of the newest inference that names it.
+        duration_s: Duration of the ended execution, seconds; None where it is not known.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[TextPart | CallPart] = []
+        self.reasoning = TextPart()
+        self.client_calls: list[ClientCall] = []
+        self.waiting: dict[str, approval_pb2.Approval] = {}
+        self.response: execution_pb2.SystemResponse | None = None
+        self.sequence = 0
+        self.model = ""
+        self.duration_s: float | None = None
+        self._tokens = 0  # of the newest inference
+        self._stored = _Mark()  # the texts at the last stored event
+        self._turn = _Mark()  # the texts at the beginning of the newest inference
+        self._is_inferring = False
+        self._is_call_open = False  # whether a client call is the last that grew
+        # The text, that of the newest inference, and the reasoning, before the response replaced them.
+        self._streamed = ("", "", "")
+        self._streamed_calls: list[ClientCall] = []
+
+    @classmethod
+    def of(cls, events: Iterable[event_pb2.ExecutionEvent]) -> Self:
+        """Return the state after events."""
+        state = cls()
+        for event in events:
+            state.take(event)
+        return state
+
+    @property
+    def text(self) -> str:
+        """The texts of all parts."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def turn_text(self) -> str:
+        """The text that streamed from the newest inference."""
+        if self.response is not None:
+            return self._streamed[1]
+        pieces = [part.text for part in self.parts[self._turn.parts :] if isinstance(part, TextPart)]
+        if self._turn.parts and isinstance(before := self.parts[self._turn.parts - 1], TextPart):
+            pieces.insert(0, before.text[self._turn.text :])
+        return "".join(pieces)
+
+    @property
+    def streamed_text(self) -> str:
+        """The text as it streamed, which a response may differ from."""
+        if self.response is not None:
+            return self._streamed[0]
+        return self.text
+
+    @property
+    def calls(self) -> list[CallPart]:
+        """The calls of registered tools, in order."""
+        return list(self._calls())
+
+    @property
+    def error(self) -> PaganticError | None:
+        """The failure with which the execution ended; None without a failure."""
+        if self.response is None or not self.response.HasField("error"):
+            return None
+        return error_of(failure_from_proto(self.response.error))
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the execution was cancelled."""
+        return self.error is not None and self.error.code is ErrorCode.CANCELLED_SIGNAL
+
+    def usage(self, window: int = 0) -> tuple[int, int]:
+        """Return the tokens of the newest inference and the context window: that of the response, else `window`."""
+        if self.response is not None and (usage := self.response.token_usage).context_window:
+            return usage.context_tokens, usage.context_window
+        return self._tokens, window
+
+    def take(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        """Read the next event, and return the news for a reader of the text; `rest` has those of the response."""
+        kind = event.WhichOneof("event") or ""  # empty for an event of a newer version
+        deltas: Sequence[Delta] = ()
+        if (take := _TAKES.get(kind)) is not None:
+            deltas = take(self, event)
+        if kind not in _STREAMED and event.sequence > self.sequence:
+            self.sequence = event.sequence
+            self._stored = self._mark()
+        return deltas
+
+    def rewind(self) -> None:
+        """Forget the texts after the last stored event."""
+        self._forget_after(self._stored)
+
+    def end(self, response: execution_pb2.SystemResponse) -> None:
+        """Take the response, whose texts and calls win over those that streamed."""
+        self._streamed = (self.text, self.turn_text, self.reasoning.text)
+        self._streamed_calls = self.client_calls
+        self.response = response
+        self.waiting.clear()
+        last = len(self.parts) - 1
+        for record in response.tool_calls_made:
+            self._take_record(record)
+        if response.content or not response.HasField("error"):  # a failure leaves the text before it
+            self._take_content(response.content, last)
+        if response.reasoning:
+            self.reasoning = TextPart(response.reasoning)
+        self.client_calls = [
+            ClientCall(call.id, call.name, TextPart(call.arguments_json)) for call in response.tool_calls
+        ]
+
+    def rest(self, text: str | None = None) -> list[Delta]:
+        """Return the deltas of the response that did not stream, as of a stored response; none before the end.
+
+        A text that was changed after it had streamed, as by a repair, has no rest.
+
+        Args:
+            text: The whole text of the answer in the words of the reader; None is the content of the response.
+        """
+        response = self.response
+        if response is None:
+            return []
+        deltas = []
+        if reasoning := _beyond(self._streamed[2], response.reasoning):
+            deltas.append(Delta(DeltaKind.REASONING, reasoning))
+        if new := self._rest_of_text(response.content if text is None else text):
+            deltas.append(Delta(DeltaKind.TEXT, new))
+        return deltas + self._rest_of_calls(response.tool_calls, continues=self._is_call_open and not deltas)
+
+    def _rest_of_calls(self, calls: Sequence[message_pb2.ToolCall], *, continues: bool) -> list[Delta]:
+        """Return the calls that did not stream; the last one that did is finished if it `continues`."""
+        sent, deltas = len(self._streamed_calls), []
+        if 0 < sent <= len(calls) and continues:
+            last = calls[sent - 1].arguments_json[self._streamed_calls[-1].arguments.length :]
+            deltas += [Delta(DeltaKind.CALL, last, sent - 1)] if last else []
+        for index, call in list(enumerate(calls))[sent:]:
+            deltas.append(Delta(DeltaKind.CALL, call.arguments_json, index, call.id, call.name))
+        return deltas
+
+    def _rest_of_text(self, text: str) -> str:
+        streamed, turn, _ = self._streamed
+        if text in streamed:
+            return ""
+        return (turn and _beyond(turn, text)) or _beyond(streamed, text)
+
+    # ---- the kinds of events ----------------------------------------------------------------------------------------
+
+    def _write(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        text = event.content_delta.text
+        if self.parts and isinstance(last := self.parts[-1], TextPart):
+            last.add(text)
+        else:
+            self.parts.append(TextPart(text))
+        self._is_call_open = False
+        return (Delta(DeltaKind.TEXT, text),)
+
+    def _reason(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        text = event.reasoning_delta.text
+        self.reasoning.add(text)
+        self._is_call_open = False
+        return (Delta(DeltaKind.REASONING, text),)
+
+    def _grow_client_call(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        delta = event.tool_call_delta
+        if delta.name or not self.client_calls:
+            self.client_calls.append(ClientCall(delta.id, delta.name))
+        self.client_calls[-1].arguments.add(delta.arguments_json)
+        self._is_call_open = True
+        return (Delta(DeltaKind.CALL, delta.arguments_json, delta.index, delta.id, delta.name),)
+
+    def _begin_call(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        self._call_of(event.tool_start.tool_call_id, event.tool_start.tool_name).has_ended = False
+        return ()
+
+    def _progress(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        for part in self._calls():
+            if part.call_id == event.tool_call_id:
+                part.progress = describe_event(event)
+        return ()
+
+    def _end_call(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        end = event.tool_end
+        part = self._call_of(end.tool_call_id, end.tool_name)
+        part.has_ended = True
+        part.progress = ""
+        if not end.success:
+            part.failure = error_code_name(end.error_code)
+        return ()
+
+    def _wait(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        approval = event.approval_requested.approval
+        self.waiting[approval.tool_call_id] = approval
+        self._call_of(approval.tool_call_id, approval.tool_name).arguments_json = approval.arguments_json
+        return ()
+
+    def _resolve(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        approval = event.approval_resolved.approval
+        self.waiting.pop(approval.tool_call_id, None)
+        part = self._call_of(approval.tool_call_id, approval.tool_name)
+        part.arguments_json = approval.resolution.arguments_json or part.arguments_json
+        return ()
+
+    def _discard(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        discarded = event.attempt_discarded
+        has_streamed = self._forget_after(_Mark())
+        self._turn = self._mark()
+        self._is_inferring = False
+        if not has_streamed:
+            return ()
+        return (Delta(DeltaKind.DISCARDED, discarded.reason, discarded.attempt),)
+
+    def _begin_inference(self, _event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        self._turn = self._mark()
+        self._is_inferring = True
+        return ()
+
+    def _end_inference(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        end = event.inference_end
+        self._is_inferring = False
+        self._tokens = end.tokens_in + end.tokens_out
+        self.model = end.model or self.model
+        return ()
+
+    def _resume(self, _event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        """Forget the texts of an inference that had not ended: it begins again, perhaps with other words."""
+        was_inferring, self._is_inferring = self._is_inferring, False
+        if was_inferring and self._forget_after(self._turn):
+            return (Delta(DeltaKind.REPEATED, "the orchestrator resumed the request"),)
+        return ()
+
+    def _complete(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
+        if event.HasField("duration"):
+            self.duration_s = event.duration.ToNanoseconds() / 1e9
+        self.end(event.completed.response)
+        return ()
+
+    # ---- parts and marks --------------------------------------------------------------------------------------------
+
+    def _mark(self) -> _Mark:
+        text = arguments = 0
+        if self.parts and isinstance(last := self.parts[-1], TextPart):
+            text = last.length
+        if self.client_calls:
+            arguments = self.client_calls[-1].arguments.length
+        return _Mark(len(self.parts), text, self.reasoning.length, len(self.client_calls), arguments)
+
+    def _forget_after(self, mark: _Mark) -> bool:
+        """Forget the texts after a mark, but no call of a registered tool; returns whether there were such texts."""
+        now = self._mark()
+        later = self.parts[mark.parts :]
+        calls = [part for part in later if isinstance(part, CallPart)]
+        had_texts = len(calls) < len(later) or now[2:] != mark[2:]
+        del self.parts[mark.parts :]
+        if self.parts and isinstance(last := self.parts[-1], TextPart):
+            had_texts = had_texts or last.length > mark.text
+            last.cut(mark.text)
+        self.parts += calls
+        self.reasoning.cut(mark.reasoning)
+        del self.client_calls[mark.calls :]
+        if self.client_calls:
+            self.client_calls[-1].arguments.cut(mark.arguments)
+        return had_texts
+
+    def _calls(self) -> Iterator[CallPart]:
+        return (part for part in self.parts if isinstance(part, CallPart))
+
+    def _call_of(self, call_id: str, name: str) -> CallPart:
+        for part in self._calls():
+            if part.call_id == call_id:
+                return part
+        part = CallPart(call_id, name)
+        self.parts.append(part)
+        return part
+
+    def _take_record(self, record: execution_pb2.ToolCallRecord) -> None:
+        part = self._call_of(record.id, record.name)
+        part.arguments_json = record.arguments_json
+        part.result = record.result
+        part.has_ended = True
+        part.failure = error_code_name(record.error_code) if record.is_error else ""
+
+    def _take_content(self, content: str, at: int) -> None:
+        """Put the answer's text in the place of its streamed text, which a guard may have redacted.
+
+        `at` is the place of the last part. A call there came before the answer, and nothing of the answer streamed.
+        """
+        if at >= 0 and isinstance(self.parts[at], TextPart):
+            if self.parts[at] == TextPart(content):
+                return
+            del self.parts[at]
+        if content:
+            self.parts.append(TextPart(content))
+
+
+def _beyond(sent: str, whole: str) -> str:
+    """Return the part of a text after what was sent; empty where the text does not begin with that."""
+    return whole[len(sent) :] if whole.startswith(sent) else ""
+
+
+_TAKES: Final[dict[str, Callable[[AnswerState, event_pb2.ExecutionEvent], Sequence[Delta]]]] = {
+    "content_delta": AnswerState._write,  # noqa: SLF001 - the table is a part of the class
+    "reasoning_delta": AnswerState._reason,  # noqa: SLF001
+    "tool_call_delta": AnswerState._grow_client_call,  # noqa: SLF001
+    "tool_start": AnswerState._begin_call,  # noqa: SLF001
+    "tool_progress": AnswerState._progress,  # noqa: SLF001
+    "tool_end": AnswerState._end_call,  # noqa: SLF001
+    "approval_requested": AnswerState._wait,  # noqa: SLF001
+    "approval_resolved": AnswerState._resolve,  # noqa: SLF001
+    "attempt_discarded": AnswerState._discard,  # noqa: SLF001
+    "inference_start": AnswerState._begin_inference,  # noqa: SLF001
+    "inference_end": AnswerState._end_inference,  # noqa: SLF001
+    "resumed": AnswerState._resume,  # noqa: SLF001
+    "completed": AnswerState._complete,  # noqa: SLF001
+}

@@ -1,0 +1,200 @@
+"""Reads the events of an execution to their end, over connections that are lost on the way.
+
+1. A request in the background goes on without its connection. FollowExecution streams its events above a sequence, and
+   the text since the last stored event once more.
+2. That text is cut from the deltas of the later connection, so that readers get no text twice. Text that differs from
+   what came before, as of an execution that is not in the background, is not cut.
+3. Before the first event of a request nothing is followed: the caller decides whether to send it again.
+4. The deadline of a call is not a lost connection: the execution is followed again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Final, TypedDict
+
+from pagantic.orchestrator.v1 import event_pb2
+from pagantic_common.client.answer_state import is_streamed
+from pagantic_common.client.responses import Patience
+from pagantic_common.domain.backoff import Backoff
+from pagantic_common.domain.errors import DeadlineExceeded, Overloaded, PaganticError, Unavailable
+
+FOLLOWING_PATIENCE_S: Final = 120.0
+RECONNECTS: Final = Backoff(first_s=0.2, max_s=2.0, max_stated_s=30.0)
+
+Events = AsyncGenerator[event_pb2.ExecutionEvent, None]
+OnLost = Callable[[PaganticError], None]
+Stop = Callable[[], Awaitable[None]]
+_TEXTS: Final = {"content_delta": "text", "reasoning_delta": "text", "tool_call_delta": "arguments_json"}
+
+
+class FollowingOptions(TypedDict, total=False):
+    """The options of Following."""
+
+    after_sequence: int
+    patience_s: float
+    on_lost: OnLost | None
+    until_s: float | None
+    stop: Stop | None
+
+
+class Following:
+    """The events of one execution over all connections.
+
+    Attributes:
+        sequence: That of the last stored event that was read.
+
+    Args:
+        begin: Opens the stream of a request that begins here; None where the execution has begun.
+        follow: Opens the stream of events above a sequence.
+        after_sequence: Only events above it are read.
+        patience_s: Longest time without an event after a lost connection, seconds.
+        on_lost: Called with the failure when a connection is lost, once until an event comes.
+        until_s: Time on the monotonic clock at which a late call is a failure; None follows again however late it is.
+        stop: Cancels the execution when its reader leaves before the end; None lets it go on.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Events] | None,
+        follow: Callable[[int], Events],
+        *,
+        after_sequence: int = 0,
+        patience_s: float = FOLLOWING_PATIENCE_S,
+        on_lost: OnLost | None = None,
+        until_s: float | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        self.sequence = after_sequence
+        self._begin = begin
+        self._follow = follow
+        self._patience_s = patience_s
+        self._on_lost = on_lost
+        self._until_s = until_s
+        self._stop = stop
+        self._patience: Patience | None = None  # None while connected
+        self._repeated = _RepeatedText()
+        self._has_events = False  # of the present connection
+        self._has_ended = False
+
+    async def events(self) -> Events:
+        """Yield the events; the last is `completed`. Raises the failure of a connection that stays lost."""
+        may_run = True
+        try:
+            async with aclosing(self._connections()) as events:
+                async for event in events:
+                    yield event
+        except PaganticError as error:
+            # A request that was refused does not run. A request whose call was lost or late may run.
+            may_run = self._begin is None or isinstance(error, (Unavailable, DeadlineExceeded))
+            raise
+        finally:
+            if self._stop is not None and may_run and not self._has_ended:
+                await self._stop()
+
+    async def _connections(self) -> Events:
+        while not self._has_ended:
+            self._has_events = False
+            connection = self._connection()
+            failure: PaganticError = Unavailable("the stream ended before its execution")
+            try:
+                async for event in connection:
+                    yield event
+            except (Unavailable, Overloaded, DeadlineExceeded) as error:
+                failure = error
+            finally:
+                await connection.aclose()
+            if self._begin is not None:
+                raise failure
+            if not self._has_ended:
+                self._repeated.begin_again()
+                await self._wait_after(failure)
+
+    async def _connection(self) -> Events:
+        """Yield the new events of one connection, up to `completed`: a connection that breaks then was not lost."""
+        opened = self._follow(self.sequence) if self._begin is None else self._begin()
+        async with aclosing(opened) as events:
+            async for event in events:
+                if self._is_new(event):
+                    yield event
+                if self._has_ended:
+                    return
+
+    def _is_new(self, event: event_pb2.ExecutionEvent) -> bool:
+        """Note the place of an event, and cut text that was read; returns whether anything is left of the event."""
+        self._begin = self._patience = None
+        self._has_events = True
+        if is_streamed(event):
+            return self._repeated.cut(event)
+        if event.sequence > self.sequence:
+            self.sequence = event.sequence
+            self._repeated = _RepeatedText()
+        self._has_ended = event.HasField("completed")
+        return True
+
+    async def _wait_after(self, failure: PaganticError) -> None:
+        """Wait before the next connection; raises the failure where there is to be none."""
+        if isinstance(failure, DeadlineExceeded):
+            if self._until_s is not None and time.monotonic() >= self._until_s:
+                raise failure
+            if not self._has_events:
+                await asyncio.sleep(RECONNECTS.first_s)
+            return
+        if self._patience is None:
+            self._patience = Patience(self._patience_s, RECONNECTS)
+            if self._on_lost is not None:
+                self._on_lost(failure)
+        await self._patience.wait_after(failure)
+
+
+class _RepeatedText:
+    """The text since the last stored event, to recognize it when a later connection repeats it.
+
+    Deltas may be cut differently then. The head of a call, its id and name, counts as text.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._text = ""
+        self._at = 0  # up to here the present connection has repeated the text
+
+    def begin_again(self) -> None:
+        """Expect the text from its beginning."""
+        self._text = "".join(self._pieces)
+        self._pieces = [self._text]
+        self._at = 0
+
+    def cut(self, event: event_pb2.ExecutionEvent) -> bool:
+        """Cut the beginning of a delta that repeats text; returns whether anything is left."""
+        kind = event.WhichOneof("event")
+        if kind not in _TEXTS:
+            return True
+        delta = getattr(event, kind)
+        text, head = getattr(delta, _TEXTS[kind]), ""
+        if kind == "tool_call_delta" and delta.name:
+            head = f"\0{delta.id}\0{delta.name}\0"
+        known = self._known_length(head + text)
+        if not known:
+            self._pieces.append(head + text)
+            return True
+        if head:
+            delta.ClearField("id")
+            delta.ClearField("name")
+        new = text[known - len(head) :]
+        setattr(delta, _TEXTS[kind], new)
+        self._pieces.append(new)
+        return bool(new)
+
+    def _known_length(self, text: str) -> int:
+        """Return the length of the beginning of a text that was read; other words end the repetition."""
+        expected = self._text[self._at : self._at + len(text)]
+        if not expected:
+            return 0
+        if not text.startswith(expected):
+            self._at = len(self._text)
+            return 0
+        self._at += len(expected)
+        return len(expected)
