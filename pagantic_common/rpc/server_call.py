@@ -1,11 +1,14 @@
-"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses."""
+"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses.
+
+The scope comes from the metadata of a call: the caller's correlation, trace and deadline.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,14 +17,29 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf import message
 
+from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.calls.limits import CallLimits
+from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
-from pagantic_common.rpc.access.caller_scope import caller_scope
+from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.access.gate import Admitted, Gate
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
-from pagantic_common.telemetry.names import RPC_CALL_DURATION, RPC_RETRIED_CALLS
+from pagantic_common.telemetry.names import (
+    CAUSED_BY_KEY,
+    REQUEST_ID_KEY,
+    RPC_CALL_DURATION,
+    RPC_METHOD,
+    RPC_RETRIED_CALLS,
+    RPC_STATUS,
+    RPC_SYSTEM,
+    SESSION_ID_KEY,
+    STEP_NAME_KEY,
+)
+from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.spans import error_type_of, note_error, server_span
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, is_recording, span_id_of, trace_ids
 
 # gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
@@ -273,3 +291,66 @@ def _pushback(context: Context, error: PaganticError) -> Trailing:
     if left_s is not None and left_s <= wait_s:
         return _NO_RETRY
     return ((RETRY_PUSHBACK_KEY, str(round(wait_s * 1000))),)
+
+
+@contextmanager
+def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | None) -> Iterator[None]:
+    """Set correlation, trace and deadline for the work of a call inside; raises InvalidRequest for wrong metadata."""
+    traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
+    correlation = CorrelationContext(
+        parent_span_id=span_id_of(traceparent),
+        request_id=_read_id(metadata, REQUEST_ID_KEY),
+        session_id=_read_id(metadata, SESSION_ID_KEY),
+        step_name=_read_text(metadata, STEP_NAME_KEY),
+        caused_by=_read_text(metadata, CAUSED_BY_KEY),
+    )
+    deadline = Deadline.after(time.monotonic(), timeout_s)
+    with _span_of(method, traceparent), work_scope(correlation=correlation, deadline=deadline):
+        yield
+
+
+@contextmanager
+def _span_of(method: str, traceparent: str) -> Iterator[None]:
+    """Record a call as a span below the caller's; where none are recorded, its ids travel on."""
+    if not is_recording():
+        with trace_ids(traceparent):
+            yield
+        return
+    with server_span(method, {RPC_SYSTEM: "grpc", RPC_METHOD: method}, traceparent) as served:
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            status = _status_of(error)
+            served.set_attribute(RPC_STATUS, status)
+            if status in _OF_THE_SERVER:
+                note_error(served, error_type_of(error))
+            raise
+        served.set_attribute(RPC_STATUS, "OK")
+
+
+# The statuses that are failures of the server, by the conventions for calls.
+_OF_THE_SERVER = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, PaganticError):
+        return status_code_of(error).name
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELLED"
+    return "INTERNAL"
+
+
+def _read_id(metadata: Mapping[str, Any], key: str) -> str:
+    value: str = metadata.get(key, "")
+    if not value:
+        return ""
+    return require_id(f"metadata {key}", value)
+
+
+def _read_text(metadata: Mapping[str, Any], key: str) -> str:
+    try:
+        return bytes(metadata.get(key, b"")).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"metadata {key} is not UTF-8") from None

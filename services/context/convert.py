@@ -6,8 +6,8 @@ from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import collection_pb2, file_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.codec.chunks import chunk_to_proto
-from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
 from services.context.app.building import BuiltContext
 from services.context.app.retrieval import Found

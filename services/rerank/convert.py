@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pagantic.rerank.v1 import ranking_pb2
 from pagantic.rerank.v1 import rerank_service_pb2 as pb
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import optional
+from pagantic_common.codec.fields import EnumCodec, optional
 from pagantic_common.domain.errors import InvalidRequest
 from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
 from services.rerank.ports import ScorerInfo

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.citations import citations_from_proto, citations_to_proto
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import decode_optional, encode_optional
+from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt

@@ -11,8 +11,7 @@ from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.rerank.v1 import ranking_pb2
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import decode_optional, optional
+from pagantic_common.codec.fields import EnumCodec, decode_optional, optional
 from pagantic_common.codec.messages import (
     duration_from_proto,
     message_from_proto,

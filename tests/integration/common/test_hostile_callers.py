@@ -24,9 +24,8 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.process import program, server
 from pagantic_common.rpc.process.admin import start_admin_server
-from pagantic_common.rpc.process.program import run_service
+from pagantic_common.rpc.process.program import EXIT_BROKEN, run_service
 from pagantic_common.rpc.process.server import start_server
-from pagantic_common.rpc.process.serving import EXIT_BROKEN
 from pagantic_common.settings import Auth, ServiceSettings
 from tests.support.doors import open_to_all
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from services.orchestrator.adapters.journal.entries import KINDS, entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json
 from services.orchestrator.core.execution.inputs import Enforced, Failed, Planned, PlanRan, Replica, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted

@@ -22,7 +22,7 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
     ORCHESTRATOR_JOURNAL_WRITE_DURATION,
 )
-from services.orchestrator.adapters.journal.changes.topics import topic_of
+from services.orchestrator.adapters.journal.changes.hub import topic_of
 from services.orchestrator.adapters.journal.database import translate_error
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.writes import Admission, Writes

@@ -10,12 +10,6 @@ from sqlalchemy import Connection, Select, select
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.database import EVERY_TENANT
-from services.orchestrator.adapters.journal.entries import (
-    UnreadableEntryError,
-    entry_from_json,
-    referred_positions,
-    with_history,
-)
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     RECORD,
@@ -29,7 +23,13 @@ from services.orchestrator.adapters.journal.rows import (
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
 from services.orchestrator.adapters.journal.stores.kept_requests import SqlKept, page_by_metadata
-from services.orchestrator.adapters.journal.writes import Admission
+from services.orchestrator.adapters.journal.writes import (
+    Admission,
+    UnreadableEntryError,
+    entry_from_json,
+    referred_positions,
+    with_history,
+)
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
