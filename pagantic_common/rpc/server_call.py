@@ -38,8 +38,15 @@ from pagantic_common.telemetry.names import (
     STEP_NAME_KEY,
 )
 from pagantic_common.telemetry.scope import work_scope
-from pagantic_common.telemetry.spans import error_type_of, note_error, server_span
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, is_recording, span_id_of, trace_ids
+from pagantic_common.telemetry.tracing import (
+    TRACEPARENT_KEY,
+    error_type_of,
+    is_recording,
+    note_error,
+    server_span,
+    span_id_of,
+    trace_ids,
+)
 
 # gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"

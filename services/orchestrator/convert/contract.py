@@ -9,8 +9,13 @@ from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_opti
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
-from services.orchestrator.core.model.policies.replay import ChangedResult, ReplayPolicy, ReplayTools
-from services.orchestrator.core.model.policies.retry import DEFAULT_MAX_RETRIES, RetryPolicy
+from services.orchestrator.core.model.policies import (
+    DEFAULT_MAX_RETRIES,
+    ChangedResult,
+    ReplayPolicy,
+    ReplayTools,
+    RetryPolicy,
+)
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)

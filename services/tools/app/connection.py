@@ -17,14 +17,24 @@ from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.telemetry.logging import get_logger
 from services.tools.app.registry import NUMBER_MARK, ToolRegistry
-from services.tools.core.backoff import wait_s
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus, ToolList
 from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable
 
+_MAX_DOUBLINGS = 30
 log = get_logger(__name__)
 
 _numbers = count(1)  # a server that is removed and registered again does not own the tools that it had before
+
+
+def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:
+    """Return the wait after `failures` failures in a row, in seconds.
+
+    It doubles from `first_s` to `max_s`; `chance`, between 0 and 1, takes up to half of it away, so that peers of one
+    service do not come back in step.
+    """
+    doubled_s = first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
+    return min(doubled_s, max_s) * (1 - chance / 2)
 
 
 @dataclass(frozen=True, slots=True)

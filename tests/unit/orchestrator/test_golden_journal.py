@@ -11,7 +11,7 @@ from services.orchestrator.core.execution.progress import CallBegan, CallEnded, 
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from tests.support.golden_journal import FOLDER, transitions_of

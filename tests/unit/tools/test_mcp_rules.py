@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import ToolSafety
+from services.tools.app.connection import wait_s
 from services.tools.core.allowlists import HostAllowlist, ProgramAllowlist
-from services.tools.core.backoff import wait_s
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import HttpTransport, ProgramTransport, ToolHints, check_server_name
 

@@ -22,7 +22,7 @@ from pagantic_common.domain.sampling import check_sampling_value
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.request import Hints, Mode, Reasoning, Request, VariantChoice
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.voting import Voting
