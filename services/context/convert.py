@@ -9,6 +9,7 @@ from pagantic_common.codec.chunks import chunk_to_proto
 from pagantic_common.codec.errors import optional_failure_to_proto
 from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import Fusion
 from services.context.app.building import BuiltContext
 from services.context.app.retrieval import Found
 from services.context.app.verification import Report
@@ -17,7 +18,6 @@ from services.context.core.policy import (
     DEFAULT_SMOOTHING,
     DEFAULT_VECTOR_WEIGHT,
     Expansion,
-    Fusion,
     RetrievalPolicy,
     Retriever,
 )

@@ -15,8 +15,9 @@ from pagantic_common.codec.chunks import chunk_from_proto, chunk_to_proto
 from pagantic_common.codec.fields import EnumCodec, optional
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import Fusion
 from services.rerank.app.reranking import Reranking
-from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
+from services.rerank.core.policy import RerankPolicy, WeightedScorer
 from services.rerank.ports import ScorerInfo
 
 _FUSIONS = EnumCodec(ranking_pb2.ScoreFusion, Fusion, "SCORE_FUSION_", unknown=None)

@@ -42,7 +42,7 @@ class Breaker:
         """Admit a call and return 0.0, or return the seconds for which calls are refused."""
         if self._is_probing and now_s >= self._until_s:
             self._close(THRESHOLD - 1)
-        if not self.is_open:
+        if not self._open_s:
             return 0.0
         if now_s < self._until_s:
             return self._until_s - now_s
@@ -58,7 +58,7 @@ class Breaker:
         """Note that a call was not answered; do not note a call that its caller cancelled."""
         if self._is_probing:
             self._open(now_s, min(2 * self._open_s, self._max_open_s))
-        elif not self.is_open:
+        elif not self._open_s:
             self._failures += 1
             if self._failures >= THRESHOLD:
                 self._open(now_s, self._first_open_s)

@@ -45,11 +45,11 @@ from services.orchestrator.core.model.request import (
 from services.orchestrator.core.model.retrieval import (
     Answerability,
     ContextPolicy,
-    Fusion,
     QueryExpansion,
     RankingOptions,
     Retriever,
     ScoreFusion,
+    SearchFusion,
     SearchOptions,
     WeightedScorer,
 )
@@ -59,7 +59,7 @@ _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
 _KNOWN_MODES = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
-_FUSIONS: Mapping[int, Fusion] = {number: Fusion(name) for name, number in policy_pb2.Fusion.items()}
+_FUSIONS: Mapping[int, SearchFusion] = {number: SearchFusion(name) for name, number in policy_pb2.Fusion.items()}
 _ROLES = frozenset(policy_pb2.ContextRole.values())
 _PLACEMENTS = frozenset(policy_pb2.Placement.values())
 _TOOL_CHOICES = frozenset(message_pb2.ToolChoiceMode.values())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.ranking import (
+    Fusion,
     best_positions,
     diversify,
     fuse_fractions,
@@ -20,7 +21,7 @@ from pagantic_common.domain.text.ranking import (
 )
 from pagantic_common.domain.text.scoring import K1, B, split_terms
 from services.context.core.document import CollectionOptions
-from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
+from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.core.search import vector_index
 from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
 from services.context.core.search.lexical_index import EMPTY

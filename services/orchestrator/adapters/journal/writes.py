@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +25,7 @@ from pagantic_common.domain.errors import Aborted, Conflict
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
-from services.orchestrator.adapters.journal.sealing import SealedBytes
+from services.orchestrator.adapters.journal.sealing import SealedBytes, sealing_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.inputs import (
@@ -149,13 +148,19 @@ class CompiledStatement:
         self._names: Sequence[str] | None = getattr(compiled, "positiontup", None)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
         sealed = {name: bind.type for name, bind in compiled.binds.items() if isinstance(bind.type, SealedBytes)}
-        self._seal = {name: partial(kind.process_bind_param, dialect=dialect) for name, kind in sealed.items()}
+        self._places = [(name, kind.place.encode()) for name, kind in sealed.items()]
+        self._dialect = dialect
 
     def run(self, db: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Execute it once per row; returns how many rows of the table it touched."""
         if not rows:
             return 0
-        filled: list[Any] = [{**self._fixed, **row, **self._sealed(row)} for row in rows]
+        filled: list[Any] = [{**self._fixed, **row} for row in rows]
+        sealing = sealing_of(self._dialect)
+        for name, place in self._places:
+            for values in filled:
+                if values[name] is not None:
+                    values[name] = sealing.seal(values[name], place)
         if self._names is not None:
             filled = [[row[name] for name in self._names] for row in filled]
         cursor = db.connection.cursor()
@@ -164,9 +169,6 @@ class CompiledStatement:
             return cursor.rowcount
         finally:
             cursor.close()
-
-    def _sealed(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: seal(row[name]) for name, seal in self._seal.items()}
 
 
 class Writes:

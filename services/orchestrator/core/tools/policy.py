@@ -63,6 +63,8 @@ class ToolPolicy:
 
     def action_for(self, tool: ToolDefinition) -> ToolAction | None:
         """Return the action for a tool; None if no rule applies."""
+        if not self.rules:
+            return None
         matching = [rule for rule in self.rules if rule.matches(tool)]
         if not matching:
             return None
