@@ -12,7 +12,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.ranking import Fusion
 from services.context.app.building import BuiltContext
 from services.context.app.retrieval import Found
-from services.context.app.verification import Report
+from services.context.app.verification import VerificationReport
 from services.context.core.document import Collection, Document
 from services.context.core.policy import (
     DEFAULT_SMOOTHING,
@@ -143,7 +143,7 @@ def found_to_proto(found: Found) -> pb.RetrieveResponse:
     return pb.RetrieveResponse(chunks=chunks, unembedded_chunk_count=found.unembedded_count)
 
 
-def report_to_proto(report: Report) -> pb.VerifyResponse:
+def report_to_proto(report: VerificationReport) -> pb.VerifyResponse:
     """Encode the report of a verification."""
     return pb.VerifyResponse(
         document_count=report.document_count,

@@ -11,7 +11,7 @@ from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document, Prefixes
 from services.context.core.reading.files import FileHeader, FolderSelection
-from services.context.core.search.collection_index import Changes, Version
+from services.context.core.search.collection_index import IndexChanges, Version
 from services.context.core.search.terms import TermCounts
 from services.context.core.splitting import Piece
 
@@ -121,10 +121,10 @@ class CollectionStore(Protocol):
 class ChunkStore(Protocol):
     """Reads chunks, and what indexes are made of."""
 
-    async def read_whole(self, key: CollectionKey) -> Changes:
+    async def read_whole(self, key: CollectionKey) -> IndexChanges:
         """Return the whole collection; raises NotFound."""
 
-    async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
+    async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
         """Return what changed after a version, or everything if that is not known; None when nothing did.
 
         Raises NotFound.

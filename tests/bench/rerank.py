@@ -29,7 +29,7 @@ from pagantic_common.domain.defaults import local_address
 from pagantic_common.domain.text.ranking import Fusion
 from services.context.core.document import CollectionOptions
 from services.context.core.policy import RetrievalPolicy
-from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
+from services.context.core.search.collection_index import CollectionIndex, IndexChanges, IndexedChunk, IndexedDocument
 from services.context.core.search.terms import content_digest, count_terms, query_term_ids
 from services.context.core.searching import Query, find_best
 from services.rerank.core.policy import RerankPolicy, WeightedScorer
@@ -68,7 +68,7 @@ def main() -> None:
 def find_candidates(count: int) -> dict[str, list[Chunk]]:
     """Return the best abstracts of each question by BM25."""
     texts = list(cranfield.documents().items())
-    changes = Changes(
+    changes = IndexChanges(
         (1, 1),
         CollectionOptions("", LANGUAGE),
         is_whole=True,

@@ -28,6 +28,7 @@ def text_size(value: Any) -> int:
     return size
 
 
+_SEQUENCES = frozenset({tuple, list, frozenset})
 _TEXTLESS = frozenset({bool, int, float})
 _TAG_BYTES = 2  # A field begins with its number and kind.
 _LENGTH_BYTES = 4  # This is enough for the length of a text or a message below 256 MiB.
@@ -42,7 +43,7 @@ def encoded_bound(value: Any) -> int:
         return _FIXED_BYTES[kind]
     if kind is int:
         return _TAG_BYTES + (10 if value < 0 else 1 + value.bit_length() // 7)
-    if kind is tuple or kind is list or kind is frozenset:
+    if kind in _SEQUENCES:
         return sum(map(encoded_bound, value))
     if kind is str:
         content = byte_size(value)

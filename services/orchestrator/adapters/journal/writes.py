@@ -122,7 +122,7 @@ def entry_from_json(document: bytes) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class NewExecution:
     """An execution to admit.
 
     With `takes_turn` it is refused while another execution has the session's turn. With `has_new_id` it fails where
@@ -200,7 +200,7 @@ class Writes:
             dialect,
         )
 
-    def admit(self, db: Connection, admission: Admission) -> ExecutionRecord | None:
+    def admit(self, db: Connection, admission: NewExecution) -> ExecutionRecord | None:
         """Store a new execution, or return the stored execution with its id."""
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
@@ -210,7 +210,7 @@ class Writes:
         self._take_turn_now(db, admission)
         return None
 
-    def admit_again(self, db: Connection, admission: Admission, ended: ExecutionRecord) -> int | None:
+    def admit_again(self, db: Connection, admission: NewExecution, ended: ExecutionRecord) -> int | None:
         """Restart an ended execution unless another caller was faster; keep its events, delete its entries."""
         record, key = admission.record, admission.record.key
         fresh = _row_of(record) | {
@@ -235,12 +235,12 @@ class Writes:
         self._add_entries.run(db, [_entry_row(key, 0, replace(admission.admitted, after_sequence=last))])
         return int(last)
 
-    def _take_turn_now(self, db: Connection, admission: Admission) -> None:
+    def _take_turn_now(self, db: Connection, admission: NewExecution) -> None:
         record = admission.record
         if admission.takes_turn and not self.take_turn(db, record.session_key, record.request_id):
             raise _turn_runs(record.session_key)
 
-    def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
+    def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
         """Store the executions with free ids; return their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):

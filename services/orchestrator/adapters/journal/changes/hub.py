@@ -32,7 +32,7 @@ def topic_of(key: ExecutionKey | SessionKey) -> str:
     return hashlib.sha256("\0".join((type(key).__name__, *key)).encode(errors="replace")).hexdigest()[:16]
 
 
-class Message(NamedTuple):
+class TopicMessage(NamedTuple):
     """A message to all orchestrators: its sender waits for these topics, or has changed them."""
 
     sender: str
@@ -47,13 +47,13 @@ def write_messages(sender: str, kind: str, topics: Collection[str]) -> Iterator[
         yield " ".join((sender, kind, *names[start : start + TOPICS_PER_MESSAGE]))
 
 
-def read_message(text: str) -> Message | None:
+def read_message(text: str) -> TopicMessage | None:
     """Parse a message; None for a text of another version or of another program."""
     sender, _, rest = text.partition(" ")
     kind, *topics = rest.split(" ")
     if kind not in (WANTED, CHANGED):
         return None
-    return Message(sender, kind, tuple(topics))
+    return TopicMessage(sender, kind, tuple(topics))
 
 
 class Interests:
