@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import xmlrpc.client
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -25,8 +25,11 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from deploy.local.areas import GATEWAY, Area
-from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
 
+OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
+LEFTOVER_WAIT_S = 20.0
+_MODULE = "services."
+_GATEWAY = "gateway.cli.main"  # commands that users type run as the program `pagantic`
 STOP_WAIT_S = 20
 LOCK_POLL_S = 0.2
 SHUTDOWN_DEADLINE_S = 60.0
@@ -289,3 +292,44 @@ def _process_state(info: Mapping[str, Any]) -> ProcessState:
     if not problem and info["exitstatus"]:
         problem = f"exit status {info['exitstatus']}"
     return ProcessState(info["name"], info["statename"], info["pid"], uptime_s, problem)
+
+
+def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> list[str]:
+    """Stop the services of a state folder that are not children of its supervisor, and return their names.
+
+    `daemon_pid` is 0 without a supervisor; `wait` is called again and again while the services drain.
+    """
+    services = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
+    names = [_name(process) for process in services]
+    for process in services:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    started_s = time.monotonic()
+    while alive := psutil.wait_procs(services, timeout=0.2)[1]:
+        wait()
+        if time.monotonic() - started_s > LEFTOVER_WAIT_S:
+            _kill(alive)
+    return names
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _is_leftover(process: psutil.Process, state: Path, daemon_pid: int) -> bool:
+    try:
+        is_ours = bool(_name(process)) and process.environ().get(OWNER_VARIABLE) == str(state)
+        return is_ours and process.ppid() != daemon_pid
+    except psutil.Error:
+        return False
+
+
+def _name(process: psutil.Process) -> str:
+    command = process.info["cmdline"] or []
+    if _GATEWAY in command:
+        return "http"
+    return next(
+        (part.removeprefix(_MODULE) for part in command if part.startswith(_MODULE) and "." not in part[9:]), ""
+    )

@@ -6,12 +6,14 @@ import contextlib
 import json
 import math
 import os
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TextIO
 
 import psutil
 
@@ -28,15 +30,60 @@ from deploy.local.areas import (
 )
 from deploy.local.known_settings import check_names, check_values
 from deploy.local.probing import find_taken_ports, probe_area
-from deploy.local.progress import Progress
 from deploy.local.supervision import ProcessState, Supervision, SupervisionError
 from pagantic_common.settings import state_folder
 
+FIRST_LINE_S = 2.0
+LINE_INTERVAL_S = 30.0
+REWRITE_INTERVAL_S = 0.2
 POLL_INTERVAL_S = 0.2
 ACTIVITY_INTERVAL_S = 1.0
 WORKING_CPU_RATIO = 0.1
 WORKING_BYTES = 1024 * 1024
 HOST_STOP_S = 60.0
+
+
+class Progress:
+    """A wait that begins with this object; use it as a context manager, which clears the terminal's line."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._started_s = time.monotonic()
+        self._next_s = FIRST_LINE_S
+        if self._stream.isatty():
+            self._next_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream.isatty():
+            self._write("\r\x1b[K")
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the start of the wait."""
+        return time.monotonic() - self._started_s
+
+    def show(self, text: str) -> None:
+        """Show the reason of the wait; may be called often."""
+        waited_s = self.waited_s
+        if waited_s < self._next_s:
+            return
+        if self._stream.isatty():
+            self._next_s = waited_s + REWRITE_INTERVAL_S
+            self._write(f"\r\x1b[K{waited_s:3.0f} s  {text}"[: _columns()])
+        else:
+            self._next_s = waited_s + LINE_INTERVAL_S
+            self._write(f"{waited_s:3.0f} s  {text}\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns + len("\r\x1b[K") - 1
 
 
 class StartFailed(Exception):

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from gateway.web.listening import address_of, listen
 from gateway.web.probes import answering_probes
 from gateway.web.settings import DoorSettings
-from pagantic_common.rpc.process.memory import return_freed_memory
+from pagantic_common.rpc.process.program import return_freed_memory
 
 MAX_HEADER_BYTES = 32 * 1024
 

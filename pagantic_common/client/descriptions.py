@@ -8,7 +8,7 @@ from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 
 MAX_RESULT_CHARS = 240
 # The codes of warnings that an answer was cut, at the limit of tokens or of bytes.

@@ -17,7 +17,7 @@ from pagantic_common.client.descriptions import (
     state_name,
 )
 from pagantic_common.client.hints import variant_text
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 
 HASH_DIGITS = 8
 

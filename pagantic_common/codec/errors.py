@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagantic.common.v1 import error_pb2
-from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import MAX_CAUSES, ErrorCategory, ErrorCode, Failure
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 

@@ -1,14 +1,61 @@
-"""Optional fields of messages <-> None."""
+"""Fields of messages: optional fields <-> None, enums <-> protobuf enums with the same names behind a prefix."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+NumberT = TypeVar("NumberT", bound=int)
+MemberT = TypeVar("MemberT", bound=Enum)
+UnknownT = TypeVar("UnknownT")
 PartT = TypeVar("PartT", bound=Message)
 ValueT = TypeVar("ValueT")
+
+
+class ProtoEnum(Protocol[NumberT]):
+    """A generated enum."""
+
+    def items(self) -> list[tuple[str, NumberT]]:
+        """Return names and numbers."""
+
+
+class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
+    """Encodes and decodes the members of an enum.
+
+    Args:
+        proto_enum: The generated enum.
+        members: The Python enum; each member's name with the prefix is a name of the generated enum.
+        prefix: The prefix of the generated names, as in `ROLE_`.
+        unknown: The value for UNSPECIFIED and for numbers of a newer version.
+    """
+
+    def __init__(
+        self, proto_enum: ProtoEnum[NumberT], members: type[MemberT], prefix: str, *, unknown: UnknownT
+    ) -> None:
+        numbers = dict(proto_enum.items())
+        self._unspecified = numbers[f"{prefix}UNSPECIFIED"]
+        self._number_of = {member: numbers[f"{prefix}{member.name}"] for member in members}
+        self._member_of: dict[int, MemberT] = {number: member for member, number in self._number_of.items()}
+        self._unknown = unknown
+
+    def to_proto(self, member: MemberT | None) -> NumberT:
+        """Encode a member; None becomes UNSPECIFIED."""
+        if member is None:
+            return self._unspecified
+        return self._number_of[member]
+
+    def from_proto(self, number: int) -> MemberT | UnknownT:
+        """Decode a number."""
+        return self._member_of.get(number, self._unknown)
+
+
+def name_of(proto_enum: ProtoEnum[NumberT], number: int, prefix: str) -> str:
+    """Return the name of a number without its prefix; the number itself when this version does not know it."""
+    names: dict[int, str] = {known: name for name, known in proto_enum.items()}
+    return names.get(number, str(number)).removeprefix(prefix)
 
 
 def optional(message: Message, field: str) -> Any:

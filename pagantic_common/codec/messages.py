@@ -5,8 +5,7 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 
 from pagantic.common.v1 import message_pb2, usage_pb2
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import optional
+from pagantic_common.codec.fields import EnumCodec, optional
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.images import Image, file_of, image_of, join_parts, split_content
 from pagantic_common.domain.messages import (

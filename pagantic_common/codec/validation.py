@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pagantic.constraint.v1 import contract_pb2
-from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import error_code_from_proto, error_code_to_proto
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome, StageReport, Violation
 

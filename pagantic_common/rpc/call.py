@@ -31,8 +31,7 @@ from pagantic_common.telemetry.names import (
     STEP_NAME_KEY,
 )
 from pagantic_common.telemetry.scope import current_deadline, current_scope
-from pagantic_common.telemetry.spans import note_error, span
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent, is_recording
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent, is_recording, note_error, span
 
 STATUS_POLL_S: Final = 0.01
 STATUS_POLLS: Final = 100

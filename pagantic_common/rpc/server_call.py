@@ -1,11 +1,15 @@
-"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses."""
+"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses.
+
+The scope comes from the metadata of a call: the caller's correlation, trace and deadline.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,15 +18,39 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf import message
 
-from pagantic_common.domain.calls.limits import CallLimits
+from pagantic_common.domain.calls.correlation import CorrelationContext
+from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
-from pagantic_common.rpc.access.caller_scope import caller_scope
+from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.access.gate import Admitted, Gate
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
-from pagantic_common.telemetry.names import RPC_CALL_DURATION, RPC_RETRIED_CALLS
+from pagantic_common.telemetry.names import (
+    CAUSED_BY_KEY,
+    REQUEST_ID_KEY,
+    RPC_CALL_DURATION,
+    RPC_METHOD,
+    RPC_RETRIED_CALLS,
+    RPC_STATUS,
+    RPC_SYSTEM,
+    SESSION_ID_KEY,
+    STEP_NAME_KEY,
+)
+from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.tracing import (
+    TRACEPARENT_KEY,
+    error_type_of,
+    is_recording,
+    note_error,
+    server_span,
+    span_id_of,
+    trace_ids,
+)
 
+BUSY_RETRY_AFTER_S = 1.0
+MAX_SIDE_STREAMS_PER_CONNECTION = 4
+MAX_SIDE_STREAMS_PER_HOST = 256
 # gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
@@ -40,6 +68,86 @@ retried_calls = make_counter(RPC_RETRIED_CALLS, "Calls that are retries of calls
 Context = grpc.aio.ServicerContext[Any, Any]
 Trailing = tuple[tuple[str, str | bytes], ...]
 _NO_RETRY: Trailing = ((RETRY_PUSHBACK_KEY, "-1"),)
+
+
+class CallLimits:
+    """Counts running calls and side streams.
+
+    Side streams are gRPC's own streams: health watches and reflection. They cost little and never end, so they do not
+    count as calls.
+
+    Args:
+        max_calls: Most running calls.
+        max_calls_per_host: Most running calls from a single host.
+        max_bytes: Most bytes in the requests of running calls; a single request may be larger.
+    """
+
+    def __init__(self, max_calls: int, max_calls_per_host: int, max_bytes: int) -> None:
+        self._max_calls = max_calls
+        self._max_calls_per_host = max_calls_per_host
+        self._max_bytes = max_bytes
+        self._running = 0
+        self._bytes = 0
+        self._calls: Counter[str] = Counter()
+        self._streams_of_host: Counter[str] = Counter()
+        self._streams_of_connection: Counter[str] = Counter()
+
+    @property
+    def running(self) -> int:
+        """Number of running calls."""
+        return self._running
+
+    def begin_call(self, peer: str, size_bytes: int) -> None:
+        """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded beyond a limit."""
+        host = host_of(peer)
+        if self._running >= self._max_calls:
+            raise _busy(f"the service already runs {self._max_calls} calls")
+        if self._calls[host] >= self._max_calls_per_host:
+            raise _busy(f"the caller's host already has {self._max_calls_per_host} running calls")
+        if self._bytes and self._bytes + size_bytes > self._max_bytes:
+            raise _busy(f"the requests of running calls already have {self._bytes} bytes")
+        self._running += 1
+        self._bytes += size_bytes
+        self._calls[host] += 1
+
+    def end_call(self, peer: str, size_bytes: int) -> None:
+        """Count a call as ended."""
+        self._running -= 1
+        self._bytes -= size_bytes
+        _decrement(self._calls, host_of(peer))
+
+    def begin_side_stream(self, peer: str) -> None:
+        """Count one of gRPC's own streams; raises Overloaded beyond a limit."""
+        host = host_of(peer)
+        is_of_one_connection = host != peer  # callers of a socket file all have the same name
+        if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
+            raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
+        if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
+            raise _busy(f"the caller's host already has {MAX_SIDE_STREAMS_PER_HOST} health or reflection streams")
+        self._streams_of_connection[peer] += 1
+        self._streams_of_host[host] += 1
+
+    def end_side_stream(self, peer: str) -> None:
+        """Count a stream of gRPC's own as ended."""
+        _decrement(self._streams_of_connection, peer)
+        _decrement(self._streams_of_host, host_of(peer))
+
+
+def host_of(peer: str) -> str:
+    """Return a peer's host, which is `ipv4:10.0.0.1` for `ipv4:10.0.0.1:5000`; a socket file is its own host."""
+    if peer.startswith(("ipv4:", "ipv6:")):
+        return peer.rpartition(":")[0]
+    return peer
+
+
+def _busy(reason: str) -> Overloaded:
+    return Overloaded(f"{reason}, the most that are allowed: try again later", retry_after_s=BUSY_RETRY_AFTER_S)
+
+
+def _decrement(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
 
 
 class Malformed:
@@ -273,3 +381,66 @@ def _pushback(context: Context, error: PaganticError) -> Trailing:
     if left_s is not None and left_s <= wait_s:
         return _NO_RETRY
     return ((RETRY_PUSHBACK_KEY, str(round(wait_s * 1000))),)
+
+
+@contextmanager
+def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | None) -> Iterator[None]:
+    """Set correlation, trace and deadline for the work of a call inside; raises InvalidRequest for wrong metadata."""
+    traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
+    correlation = CorrelationContext(
+        parent_span_id=span_id_of(traceparent),
+        request_id=_read_id(metadata, REQUEST_ID_KEY),
+        session_id=_read_id(metadata, SESSION_ID_KEY),
+        step_name=_read_text(metadata, STEP_NAME_KEY),
+        caused_by=_read_text(metadata, CAUSED_BY_KEY),
+    )
+    deadline = Deadline.after(time.monotonic(), timeout_s)
+    with _span_of(method, traceparent), work_scope(correlation=correlation, deadline=deadline):
+        yield
+
+
+@contextmanager
+def _span_of(method: str, traceparent: str) -> Iterator[None]:
+    """Record a call as a span below the caller's; without recording, only propagate its ids."""
+    if not is_recording():
+        with trace_ids(traceparent):
+            yield
+        return
+    with server_span(method, {RPC_SYSTEM: "grpc", RPC_METHOD: method}, traceparent) as served:
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            status = _status_of(error)
+            served.set_attribute(RPC_STATUS, status)
+            if status in _OF_THE_SERVER:
+                note_error(served, error_type_of(error))
+            raise
+        served.set_attribute(RPC_STATUS, "OK")
+
+
+# The statuses that are failures of the server, by the conventions for calls.
+_OF_THE_SERVER = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, PaganticError):
+        return status_code_of(error).name
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELLED"
+    return "INTERNAL"
+
+
+def _read_id(metadata: Mapping[str, Any], key: str) -> str:
+    value: str = metadata.get(key, "")
+    if not value:
+        return ""
+    return require_id(f"metadata {key}", value)
+
+
+def _read_text(metadata: Mapping[str, Any], key: str) -> str:
+    try:
+        return bytes(metadata.get(key, b"")).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"metadata {key} is not UTF-8") from None

@@ -10,13 +10,11 @@ from datetime import UTC, datetime
 class SystemClock:
     """Implements `pagantic_common.domain.clock.Clock` with the machine's clock."""
 
+    monotonic_s = staticmethod(time.monotonic)  # seconds that never decrease
+
     def now(self) -> datetime:
         """Wall time, UTC."""
         return datetime.now(UTC)
-
-    def monotonic_s(self) -> float:
-        """Seconds that never decrease."""
-        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""

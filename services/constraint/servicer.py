@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +13,11 @@ from pagantic.constraint.v1 import constraint_service_pb2 as pb
 from pagantic.constraint.v1 import constraint_service_pb2_grpc
 from pagantic_common.codec.validation import violation_to_proto
 from pagantic_common.domain.calls.principal import Scope
+from pagantic_common.domain.validation import StageOutcome, StageReport
+from pagantic_common.telemetry.names import STAGE, STAGE_OUTCOME
+from pagantic_common.telemetry.tracing import record_span
 from services.constraint import convert
 from services.constraint.app.constraints import Constraints
-from services.constraint.app.stage_spans import record_stages
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -103,3 +106,18 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
         verdict = await self._constraints.check_semantics(request.output, request.intent, request.judge_model)
         return convert.verdict_to_proto(verdict)
+
+
+def record_stages(stages: Sequence[StageReport]) -> None:
+    """Record stages that ran one after the other, up to now.
+
+    They ran in another process, so their own times are unknown here.
+    """
+    ended_s = time.monotonic()
+    for report in reversed(stages):
+        if report.outcome is StageOutcome.SKIPPED:
+            continue
+        began_s = ended_s - report.duration_s
+        attributes = {STAGE: report.stage.value, STAGE_OUTCOME: report.outcome.value}
+        record_span(f"stage {report.stage.value}", began_s, ended_s, attributes)
+        ended_s = began_s

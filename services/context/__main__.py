@@ -18,9 +18,7 @@ from services.context.adapters.store.access import StoreAccess
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.servicer import SCOPES
 from services.context.settings import ContextSettings
-from services.context.wiring.embedding import make_embedding
-from services.context.wiring.files import open_readers
-from services.context.wiring.service import make_servicer
+from services.context.wiring import make_embedding, make_servicer, open_readers
 
 SERVICE_NAME = "pagantic.context.v1.ContextService"
 

@@ -6,18 +6,18 @@ from pagantic.common.v1 import message_pb2
 from pagantic.context.v1 import collection_pb2, file_pb2, policy_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.codec.chunks import chunk_to_proto
-from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import Fusion
 from services.context.app.building import BuiltContext
 from services.context.app.retrieval import Found
-from services.context.app.verification import Report
+from services.context.app.verification import VerificationReport
 from services.context.core.document import Collection, Document
 from services.context.core.policy import (
     DEFAULT_SMOOTHING,
     DEFAULT_VECTOR_WEIGHT,
     Expansion,
-    Fusion,
     RetrievalPolicy,
     Retriever,
 )
@@ -143,7 +143,7 @@ def found_to_proto(found: Found) -> pb.RetrieveResponse:
     return pb.RetrieveResponse(chunks=chunks, unembedded_chunk_count=found.unembedded_count)
 
 
-def report_to_proto(report: Report) -> pb.VerifyResponse:
+def report_to_proto(report: VerificationReport) -> pb.VerifyResponse:
     """Encode the report of a verification."""
     return pb.VerifyResponse(
         document_count=report.document_count,

@@ -11,7 +11,7 @@ from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.text.ranking import Vectors
 from services.context.core.document import Collection, CollectionKey, CollectionOptions, Document, Prefixes
 from services.context.core.reading.files import FileHeader, FolderSelection
-from services.context.core.search.collection_index import Changes, Version
+from services.context.core.search.collection_index import IndexChanges, Version
 from services.context.core.search.terms import TermCounts
 from services.context.core.splitting import Piece
 
@@ -121,10 +121,10 @@ class CollectionStore(Protocol):
 class ChunkStore(Protocol):
     """Reads chunks, and the data for indexes."""
 
-    async def read_whole(self, key: CollectionKey) -> Changes:
+    async def read_whole(self, key: CollectionKey) -> IndexChanges:
         """Return the whole collection; raises NotFound."""
 
-    async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
+    async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
         """Return the changes after a version, or everything if they are unknown; None without changes.
 
         Raises NotFound.

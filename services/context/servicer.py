@@ -38,7 +38,7 @@ from services.context.core.reading.files import FilesSummary
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# What a caller needs for each method.
+# The scope that each method requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "ListCollections": Scope.READ,

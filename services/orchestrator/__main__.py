@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,21 +23,20 @@ from pagantic_common.telemetry.names import (
 )
 from services.orchestrator.adapters.guards.process_guards import open_guards
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.adapters.readiness import Readiness
 from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import PAGE_BYTES, History
 from services.orchestrator.app.presence import Presence
-from services.orchestrator.app.running.environment import make_environment
+from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.running.models import Models
+from services.orchestrator.core.model.plan import PlanPolicy
+from services.orchestrator.ports.services import CustomStep
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from services.orchestrator.settings import OrchestratorSettings
-from services.orchestrator.wiring.access import read_access
+from services.orchestrator.wiring.access import open_identity, read_access
 from services.orchestrator.wiring.files import read_files
-from services.orchestrator.wiring.identity import open_identity
 from services.orchestrator.wiring.inference import open_inference
 from services.orchestrator.wiring.journal import open_journal
-from services.orchestrator.wiring.limits import limits_of
 from services.orchestrator.wiring.services import (
     channels_of,
     open_budgets,
@@ -47,6 +46,27 @@ from services.orchestrator.wiring.services import (
 )
 
 READY_TIMEOUT_S = 120.0  # a large model takes its time to load
+
+
+# Context, rerank and tools do not count: most requests do not need them, and a chat works without them.
+class Readiness:
+    """Reads the state of the journal's heartbeats and of the connections, without a call of its own."""
+
+    def __init__(self, needed: Mapping[str, grpc.aio.Channel], journal_trouble: Callable[[], str]) -> None:
+        self._needed = needed
+        self._journal_trouble = journal_trouble
+
+    async def why_not(self) -> str:
+        """Return why the service is not ready; empty when it is."""
+        if trouble := self._journal_trouble():
+            return trouble
+        ready = grpc.ChannelConnectivity.READY  # the channels check health, so a ready channel means a serving service
+        missing = [
+            name for name, channel in self._needed.items() if channel.get_state(try_to_connect=True) is not ready
+        ]
+        if not missing:
+            return ""
+        return f"no connection to {' and '.join(missing)}"
 
 
 @asynccontextmanager
@@ -157,3 +177,27 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomStep]) -> Limits:
+    """Return the limits."""
+    bounds = PlanPolicy(
+        max_steps=settings.max_plan_steps,
+        allowed_kinds=settings.allowed_step_kinds or None,
+        custom_kinds=frozenset(custom_steps),
+        require_linear=settings.require_linear_plans,
+        timeout_per_step_s=settings.max_step_s or None,
+    )
+    return Limits(
+        max_running=settings.max_running,
+        max_running_of_tenant=settings.max_running_of_tenant,
+        max_running_of_subject=settings.max_running_of_subject,
+        max_running_bytes=settings.max_running_bytes,
+        max_running_bytes_of_tenant=settings.max_running_bytes_of_tenant,
+        max_request_bytes=settings.max_request_bytes,
+        max_response_bytes=settings.max_response_bytes,
+        max_execution_s=settings.max_execution_s,
+        plan_bounds=bounds,
+        concurrent_turns=settings.concurrent_turns,
+        prices=settings.prices,
+    )

@@ -9,11 +9,15 @@ from functools import partial
 from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.access.tls.service_callers import guard_of
-from pagantic_common.rpc.inference.pools import open_pools
+from pagantic_common.rpc.inference.pools import InferencePools, open_pools
 from pagantic_common.rpc.process.program import Program
+from services.rerank.adapters.custom_scorers import load_scorers
+from services.rerank.adapters.inference_models import InferenceModels
+from services.rerank.app.probability import JudgeScorer, LikelihoodScorer, ProbabilityOptions
+from services.rerank.app.reranking import Reranking
+from services.rerank.app.scorers import CrossEncoderScorer, EmbeddingScorer, local_scorers
 from services.rerank.servicer import SCOPES, RerankServicer
 from services.rerank.settings import RerankSettings
-from services.rerank.wiring import make_reranking
 
 
 @asynccontextmanager
@@ -29,3 +33,20 @@ PROGRAM = Program("rerank", RerankSettings, open_app)
 
 if __name__ == "__main__":
     PROGRAM.run()
+
+
+def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking:
+    """Make the use-case; raises InvalidRequest for a wrong custom or default scorer."""
+    models = InferenceModels(pools, settings.inference_timeout_s)
+    options = ProbabilityOptions(settings.model, settings.chunk_chars, settings.chunks_at_once)
+    embedding = EmbeddingScorer(models, settings.embedding_model)
+    built_in = [
+        *local_scorers(),
+        embedding,
+        CrossEncoderScorer(models, settings.cross_encoder_model),
+        LikelihoodScorer(models, options),
+        JudgeScorer(models, options),
+    ]
+    taken = [scorer.info.name for scorer in built_in]
+    custom = load_scorers(settings.custom_scorers, settings.custom_scorer_timeout_s, taken)
+    return Reranking([*built_in, *custom], embedding, settings.default_scorers)

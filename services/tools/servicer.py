@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any
 
 import grpc
 
+from pagantic.tools.v1 import mcp_pb2
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
-from pagantic_common.codec.messages import tool_call_from_proto, tool_definition_from_proto
+from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.messages import (
+    duration_to_proto,
+    tool_call_from_proto,
+    tool_call_to_proto,
+    tool_definition_from_proto,
+    tool_definition_to_proto,
+    tool_progress_from_proto,
+    tool_progress_to_proto,
+    tool_result_to_proto,
+)
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
-from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.messages import ToolCall, ToolFailed, ToolProgress
 from pagantic_common.telemetry.scope import current_deadline
-from services.tools.app.execution import ToolExecutor
-from services.tools.app.providers import Providers
-from services.tools.app.registry import ToolRegistry
-from services.tools.app.search import ToolSearch
+from pagantic_common.tools.function import MAX_TIMEOUT_S
+from services.tools.app.execution import Outcome, ToolExecutor
+from services.tools.app.providers import CallAsked, CallWithdrawn, HealthAsked, Offered, ProviderEvent, Providers
+from services.tools.app.registry import ToolRegistry, ToolSearch
 from services.tools.app.servers import McpServers
-from services.tools.convert import (
-    answer_from_proto,
-    contents_to_proto,
-    outcome_to_proto,
-    prompt_to_proto,
-    prompts_to_proto,
-    provider_event_to_proto,
-    registered_tool_to_proto,
-    report_to_proto,
-    resources_to_proto,
-    server_spec_from_proto,
-    server_status_to_proto,
-    timeout_from_proto,
+from services.tools.core.servers import (
+    FilledPrompt,
+    HttpTransport,
+    Page,
+    ProgramTransport,
+    Prompt,
+    Resource,
+    ResourceContents,
+    ServerSpec,
+    ServerState,
+    ServerStatus,
 )
 from services.tools.ports import Tool
 
+NANOS_PER_S = 10**9
+
+_STATES = {
+    ServerState.CONNECTING: mcp_pb2.MCP_SERVER_STATE_CONNECTING,
+    ServerState.CONNECTED: mcp_pb2.MCP_SERVER_STATE_CONNECTED,
+    ServerState.LOST: mcp_pb2.MCP_SERVER_STATE_LOST,
+}
 Context = grpc.aio.ServicerContext[Any, Any]
 
 # The scope that each method requires.
@@ -161,3 +177,157 @@ class ToolProviderServicer(pb_grpc.ToolProviderServiceServicer):
     ) -> pb.AnswerHealthCheckResponse:
         self._providers.answer_health(request.offer_id, request.unavailable_reason)
         return pb.AnswerHealthCheckResponse()
+
+
+def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
+    """Decode the timeout in seconds; unset and zero give None. Raises InvalidRequest for a timeout out of range."""
+    timeout = request.timeout
+    if not (0 <= timeout.seconds <= MAX_TIMEOUT_S and 0 <= timeout.nanos < NANOS_PER_S):
+        raise InvalidRequest(
+            f"timeout is {timeout.seconds} s and {timeout.nanos} ns: it must be between 0 and {MAX_TIMEOUT_S} s"
+        )
+    return timeout.ToNanoseconds() / NANOS_PER_S or None
+
+
+def registered_tool_to_proto(tool: Tool, origin: str = "") -> pb.RegisteredTool:
+    """Encode a tool, whether it can be called, and its origin."""
+    reason = tool.unavailable_reason
+    return pb.RegisteredTool(
+        definition=tool_definition_to_proto(tool.definition),
+        available=not reason,
+        unavailable_reason=reason,
+        origin=origin,
+    )
+
+
+def report_to_proto(report: ToolProgress | Outcome) -> pb.ExecuteToolStreamResponse:
+    """Encode the progress of a call, or its outcome."""
+    if isinstance(report, Outcome):
+        return pb.ExecuteToolStreamResponse(completed=outcome_to_proto(report))
+    return pb.ExecuteToolStreamResponse(progress=tool_progress_to_proto(report))
+
+
+def outcome_to_proto(outcome: Outcome) -> pb.ExecuteToolResponse:
+    """Encode the outcome of a call."""
+    return pb.ExecuteToolResponse(
+        result=tool_result_to_proto(outcome.result),
+        error=optional_failure_to_proto(outcome.failure),
+        duration=duration_to_proto(outcome.duration_s),
+        attempts=outcome.attempts,
+    )
+
+
+def server_spec_from_proto(request: pb.RegisterMcpServerRequest) -> ServerSpec:
+    """Decode a server; raises InvalidRequest for a server without a readable program or URL."""
+    transport: ProgramTransport | HttpTransport
+    match request.WhichOneof("transport"):
+        case "command":
+            argv = tuple(request.command.argv)
+            if not argv or not argv[0] or any("\0" in argument for argument in argv):
+                raise InvalidRequest("command.argv must begin with a program, and have no NUL characters")
+            transport = ProgramTransport(argv)
+        case "url":
+            transport = HttpTransport.parse(request.url)
+        case _:
+            raise InvalidRequest("transport is not set: give a command or a url")
+    return ServerSpec(request.name, transport, trusts_annotations=request.trust_annotations)
+
+
+def server_status_to_proto(status: ServerStatus) -> mcp_pb2.McpServer:
+    """Encode a server."""
+    return mcp_pb2.McpServer(
+        name=status.name,
+        transport=status.transport,
+        state=_STATES[status.state],
+        reason=status.reason,
+        protocol_version=status.protocol_version,
+        tool_count=status.tool_count,
+        left_out_tools=status.left_out,
+    )
+
+
+def resources_to_proto(page: Page[Resource]) -> pb.ListMcpResourcesResponse:
+    """Encode a page of resources."""
+    resources = [
+        mcp_pb2.McpResource(
+            uri=resource.uri,
+            name=resource.name,
+            title=resource.title,
+            description=resource.description,
+            mime_type=resource.mime_type,
+            size_bytes=resource.size_bytes,
+        )
+        for resource in page.items
+    ]
+    return pb.ListMcpResourcesResponse(resources=resources, next_page_token=page.next_token)
+
+
+def contents_to_proto(contents: Iterable[ResourceContents]) -> pb.ReadMcpResourceResponse:
+    """Encode the contents of a resource."""
+    return pb.ReadMcpResourceResponse(contents=[_part_to_proto(part) for part in contents])
+
+
+def _part_to_proto(part: ResourceContents) -> mcp_pb2.McpResourceContents:
+    encoded = mcp_pb2.McpResourceContents(uri=part.uri, mime_type=part.mime_type)
+    if isinstance(part.data, str):
+        encoded.text = part.data
+    else:
+        encoded.blob = part.data
+    return encoded
+
+
+def prompts_to_proto(page: Page[Prompt]) -> pb.ListMcpPromptsResponse:
+    """Encode a page of prompts."""
+    prompts = [
+        mcp_pb2.McpPrompt(
+            name=prompt.name,
+            title=prompt.title,
+            description=prompt.description,
+            arguments=[
+                mcp_pb2.McpPromptArgument(
+                    name=argument.name, description=argument.description, required=argument.is_required
+                )
+                for argument in prompt.arguments
+            ],
+        )
+        for prompt in page.items
+    ]
+    return pb.ListMcpPromptsResponse(prompts=prompts, next_page_token=page.next_token)
+
+
+def prompt_to_proto(prompt: FilledPrompt) -> pb.GetMcpPromptResponse:
+    """Encode a prompt that was filled in."""
+    messages = [mcp_pb2.McpPromptMessage(role=message.role, content=message.content) for message in prompt.messages]
+    return pb.GetMcpPromptResponse(description=prompt.description, messages=messages)
+
+
+def answer_from_proto(request: pb.AnswerToolCallRequest) -> ToolProgress | str | ToolFailed:
+    """Decode a program's answer; raises InvalidRequest for a missing answer."""
+    match request.WhichOneof("answer"):
+        case "progress":
+            return tool_progress_from_proto(request.progress)
+        case "result":
+            return request.result
+        case "error":
+            return ToolFailed(request.error)
+        case _:
+            raise InvalidRequest("the answer is not set: send progress, result or error")
+
+
+def provider_event_to_proto(event: ProviderEvent) -> pb.OfferToolsResponse:
+    """Encode a message to a program that offers tools."""
+    match event:
+        case Offered():
+            offered = pb.ToolsOffered(
+                offer_id=event.offer_id,
+                tools=[registered_tool_to_proto(tool, event.origin) for tool in event.tools],
+                left_out=event.left_out,
+                health_check_interval=duration_to_proto(event.health_check_s),
+            )
+            return pb.OfferToolsResponse(offered=offered)
+        case CallAsked(call=call):
+            return pb.OfferToolsResponse(call=pb.OfferedToolCall(call=tool_call_to_proto(call)))
+        case CallWithdrawn(call_id=call_id):
+            return pb.OfferToolsResponse(withdrawn=pb.ToolCallWithdrawn(call_id=call_id))
+        case HealthAsked():
+            return pb.OfferToolsResponse(health_check=pb.ProviderHealthCheck())

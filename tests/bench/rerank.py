@@ -26,12 +26,13 @@ from pagantic.rerank.v1 import rerank_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.chunks import chunk_from_proto
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.defaults import local_address
+from pagantic_common.domain.text.ranking import Fusion
 from services.context.core.document import CollectionOptions
 from services.context.core.policy import RetrievalPolicy
-from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
+from services.context.core.search.collection_index import CollectionIndex, IndexChanges, IndexedChunk, IndexedDocument
 from services.context.core.search.terms import content_digest, count_terms, query_term_ids
 from services.context.core.searching import Query, find_best
-from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
+from services.rerank.core.policy import RerankPolicy, WeightedScorer
 from services.rerank.core.selection import Column, best_first, rescored
 from tests.bench import cranfield
 
@@ -67,7 +68,7 @@ def main() -> None:
 def find_candidates(count: int) -> dict[str, list[Chunk]]:
     """Return the best abstracts of each question by BM25."""
     texts = list(cranfield.documents().items())
-    changes = Changes(
+    changes = IndexChanges(
         (1, 1),
         CollectionOptions("", LANGUAGE),
         is_whole=True,

@@ -22,7 +22,7 @@ from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoic
 from pagantic_common.grammar.engine_text import byte_tokenizer, engine_text_of_schema, start_matcher
 from pagantic_common.grammar.problems import GrammarError
 from services.inference.core.prompts import call_schema
-from services.orchestrator.core.tools.selection import MAX_SEARCHED, select
+from services.orchestrator.core.tools.policy import MAX_SEARCHED, select
 from services.orchestrator.settings import OrchestratorSettings
 from services.tools.core.tool_search import ToolIndex
 from tests.bench.leaderboard import Task, read_tasks

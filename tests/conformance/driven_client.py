@@ -20,8 +20,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
 from mcp.types import ElicitResult
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.adapters.mcp.oauth import TokensInMemory
-from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener
+from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, TokensInMemory
 from services.tools.core.allowlists import HostAllowlist
 from services.tools.core.servers import HttpTransport, ServerSpec
 from services.tools.ports import ServerLost

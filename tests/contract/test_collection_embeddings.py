@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pagantic_common.domain.errors import PreconditionFailed
+from pagantic_common.domain.text.ranking import Fusion
 from pagantic_common.testing.clock import FakeClock
 from services.context.core.document import CollectionDefaults, Document
-from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
+from services.context.core.policy import RetrievalPolicy, Retriever
 from tests.support.context_app import LEASE_S, Context, key
 
 

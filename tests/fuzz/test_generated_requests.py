@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pagantic.inference.v1 import inference_service_pb2
-from pagantic_common.rpc.process.memory import RETURN_INTERVAL_S
+from pagantic_common.rpc.process.program import RETURN_INTERVAL_S
 from tests.fuzz.messages import requests
 from tests.fuzz.target import DEADLINE, METHODS, running_target, valid_requests
 

@@ -27,7 +27,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.rpc.access.registration import Registration
-from pagantic_common.rpc.process.memory import trim_heap
+from pagantic_common.rpc.process.program import trim_heap
 from pagantic_common.testing.server import serving
 from tests.support.doors import open_to_all
 from tests.support.mcp_app import LEGACY, MODERN, call, initialize, serving_app

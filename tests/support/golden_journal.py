@@ -15,7 +15,7 @@ from random import Random
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from services.orchestrator.adapters.journal.entries import KINDS, entry_to_json
+from services.orchestrator.adapters.journal.writes import KINDS, entry_to_json
 from services.orchestrator.core.execution.replay import replay
 
 FOLDER = Path(__file__).parents[1] / "golden"

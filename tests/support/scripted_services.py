@@ -9,7 +9,7 @@ from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolDefini
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from pagantic_common.telemetry.scope import current_correlation
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.model.response import (

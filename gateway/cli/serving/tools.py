@@ -8,7 +8,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import approval_pb2, orchestrator_service_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 
 _NAMED_ONLY = (message_pb2.TOOL_SAFETY_WRITE, message_pb2.TOOL_SAFETY_EXTERNAL)
 

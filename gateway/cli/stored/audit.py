@@ -18,7 +18,7 @@ from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import audit_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 from pagantic_common.domain.calls.audit import AuditEntry, AuditRecord, Problem, find_problems
 from pagantic_common.domain.text.json_text import dump_json
 

@@ -15,7 +15,7 @@ from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import budget_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 
 _PREFIX = "BUDGET_PERIOD_"
 _PERIODS = [name.removeprefix(_PREFIX).lower() for name, value in budget_pb2.BudgetPeriod.items() if value]

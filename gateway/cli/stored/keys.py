@@ -16,7 +16,7 @@ from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import key_pb2, orchestrator_service_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 from pagantic_common.domain.calls.api_keys import make_key
 
 _LIFETIME = re.compile(r"(\d{1,4})([dhm])")

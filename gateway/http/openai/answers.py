@@ -12,8 +12,8 @@ from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.codec.enums import name_of
 from pagantic_common.codec.errors import failure_from_proto
+from pagantic_common.codec.fields import name_of
 from pagantic_common.codec.validation import guarantee_from_proto
 
 _FINISH_REASONS = {

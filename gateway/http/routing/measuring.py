@@ -29,8 +29,7 @@ from pagantic_common.telemetry.names import (
     URL_PATH,
     URL_SCHEME,
 )
-from pagantic_common.telemetry.spans import error_type_of, note_error, server_span
-from pagantic_common.telemetry.tracing import TRACEPARENT_KEY
+from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, error_type_of, note_error, server_span
 
 # Where the application writes the path of the route that answers; a raw path would be a label without bound.
 ROUTE = "pagantic.route"

@@ -43,7 +43,7 @@ class Breaker:
         """Admit a call and return 0.0, or return the seconds for which calls are refused."""
         if self._is_probing and now_s >= self._until_s:
             self._close(THRESHOLD - 1)
-        if not self.is_open:
+        if not self._openings:
             return 0.0
         if now_s < self._until_s:
             return self._until_s - now_s
@@ -59,7 +59,7 @@ class Breaker:
         """Note that a call was not answered; do not note a call that its caller cancelled."""
         if self._is_probing:
             self._open(now_s)
-        elif not self.is_open:
+        elif not self._openings:
             self._failures += 1
             if self._failures >= THRESHOLD:
                 self._open(now_s)

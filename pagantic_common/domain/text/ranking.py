@@ -6,6 +6,7 @@ An order is an array of positions, best first; ties are in the order of the posi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,13 @@ RRF_K: Final = 60
 SMOOTHED: Final = 50  # candidates with smoothed scores
 SMOOTHING_NEIGHBOURS: Final = 6  # of each candidate, itself included
 SAMPLING: Final = 16
+
+
+class Fusion(StrEnum):
+    """Ways to fuse the scores of several searches or scorers; the value is the score_kind."""
+
+    RECIPROCAL_RANK = "rrf"
+    WEIGHTED = "weighted"
 
 
 def best_positions(scores: Scores, above: float, limit: int) -> Order:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from pagantic_common.domain.calls.limits import CallLimits
 from pagantic_common.rpc.access.registration import Registration, gate_of
 from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
 from pagantic_common.rpc.health import SERVING, Health
 from pagantic_common.rpc.process.admin import listen
 from pagantic_common.rpc.reflection import add_reflection
-from pagantic_common.rpc.server_call import CallInterceptor
+from pagantic_common.rpc.server_call import CallInterceptor, CallLimits
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import LIVENESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pagantic_common.domain.errors import ErrorCode
+from pagantic_common.domain.text.citations import CitationPolicy, find_problems
+from pagantic_common.domain.text.json_text import parse_json
 from pagantic_common.domain.validation import Enforcement, Violation
-from services.constraint.core.citations import find_misquotes
 from services.constraint.core.compilation import Compiled, Source, compile_source
 from services.constraint.core.grammars import GrammarReport, check_grammar
 from services.constraint.core.model import Contract, Limits, RepairStrategy, Rule
@@ -16,6 +18,17 @@ from services.constraint.core.repair.enums import normalize_enums
 from services.constraint.core.repair.json_repair import RepairResult, find_json_problem, repair_json
 from services.constraint.core.rules.compiled import compile_rules
 from services.constraint.core.schema import SchemaReport, check_document, open_schema, warnings_of
+
+
+def find_misquotes(output: str, policy: CitationPolicy, sources: Sequence[str]) -> list[Violation]:
+    """Return a violation for each claim that its source does not bear out.
+
+    The output satisfies the schema of citations.
+    """
+    return [
+        Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, f'field "{path}": {problem}', path)
+        for path, problem in find_problems(parse_json(output), sources, policy)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from services.context.core.document import CollectionKey
-from services.context.core.search.collection_index import Changes, CollectionIndex
+from services.context.core.search.collection_index import CollectionIndex, IndexChanges
 from services.context.ports import ChunkStore
 
 MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is rebuilt
@@ -87,7 +87,7 @@ class Indexes:
     async def _read_whole(self, key: CollectionKey) -> CollectionIndex:
         return await self._start(key, await self._store.read_whole(key))
 
-    async def _start(self, key: CollectionKey, changes: Changes) -> CollectionIndex:
+    async def _start(self, key: CollectionKey, changes: IndexChanges) -> CollectionIndex:
         self._kept.pop(key, None)  # frees the old index before the new index is built
         return await asyncio.to_thread(CollectionIndex(changes.options).apply, changes)
 

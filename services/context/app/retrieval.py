@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
 from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_ends
 from services.context.app.expansion import Expanding
 from services.context.app.indexes import Indexes
-from services.context.core.chunk import within_reply
 from services.context.core.document import CollectionKey, CollectionOptions
 from services.context.core.policy import RetrievalPolicy
 from services.context.core.search.terms import query_term_ids
 from services.context.core.search.vector_index import Vector
 from services.context.core.searching import Hit, Query, find_best
 from services.context.ports import ChunkStore, StoredChunk
+
+MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
+CHUNK_OVERHEAD_BYTES: Final = 512  # id, numbers and the names of fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +92,17 @@ class Retrieval:
             if (one := stored.get(hit.chunk_id)) is not None
         ]
         return await self._expanding.expand(found, policy.expansion)
+
+
+def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> list[Chunk]:
+    """Return the first chunks that fit into `max_bytes`, at least one of them."""
+    left_bytes = max_bytes
+    kept: list[Chunk] = []
+    for chunk in chunks:
+        heading = chunk.location.heading if chunk.location is not None else ""
+        texts = (chunk.content, chunk.metadata_json, chunk.source, heading)
+        left_bytes -= sum(len(text.encode()) for text in texts) + CHUNK_OVERHEAD_BYTES
+        if kept and left_bytes < 0:
+            break
+        kept.append(chunk)
+    return kept

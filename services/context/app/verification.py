@@ -27,7 +27,7 @@ MIN_COSINE = 0.99  # of an embedding with a new one of the same text; batches ro
 
 
 @dataclass(slots=True)
-class Report:
+class VerificationReport:
     """Counts of the compared items, and the differences; the first 100 differences are described."""
 
     document_count: int = 0
@@ -61,8 +61,8 @@ class Verification:
         self._indexes = indexes
         self._embedder = embedder
 
-    async def verify(self, key: CollectionKey, embedding_sample: int) -> Report:
-        """Compare every chunk with its document, and a sample of embeddings with new embeddings; raises NotFound.
+    async def verify(self, key: CollectionKey, embedding_sample: int) -> VerificationReport:
+        """Compare every chunk with its document, and a sample of embeddings with new ones; raises NotFound.
 
         A sample of 0 means 32 embeddings, a sample of -1 means no embeddings.
         """
@@ -70,7 +70,7 @@ class Verification:
         if not -1 <= embedding_sample <= MAX_SAMPLE:
             raise InvalidRequest(f"embedding_sample is {embedding_sample}: it must be -1 to {MAX_SAMPLE}")
         index = await self._indexes.open(key)
-        report = Report()
+        report = VerificationReport()
         wanted = max(0, embedding_sample or DEFAULT_SAMPLE)
         stride = max(1, index.embedded_count // max(1, wanted))
         sample: list[_Sampled] = []
@@ -89,7 +89,7 @@ class Verification:
             report.add(f"chunks of the index that the store does not have: {lost}")
         return report
 
-    async def _compare_embeddings(self, sample: Sequence[_Sampled], report: Report) -> None:
+    async def _compare_embeddings(self, sample: Sequence[_Sampled], report: VerificationReport) -> None:
         for one in sample:
             embedder = PrefixedEmbedder(self._embedder, one.options.prefixes.document)
             (again,) = await embed_beginnings(embedder, one.options.embedding_model, [one.content])
@@ -111,7 +111,7 @@ def _count_lost(index: CollectionIndex, later: CollectionIndex, seen: AbstractSe
     return len(set(index.live_ids()).intersection(later.live_ids()) - seen)
 
 
-def _compare(document: StoredDocument, index: CollectionIndex, report: Report) -> None:
+def _compare(document: StoredDocument, index: CollectionIndex, report: VerificationReport) -> None:
     name = f"document {document.document.source!r}"
     # A document of an earlier version has no digest until it is ingested again.
     if document.digest not in ("", document.document.digest):
@@ -125,7 +125,7 @@ def _compare(document: StoredDocument, index: CollectionIndex, report: Report) -
             report.add(f"{_name_of(document, one)}: the index does not have it")
 
 
-def _compare_coverage(name: str, document: StoredDocument, report: Report) -> None:
+def _compare_coverage(name: str, document: StoredDocument, report: VerificationReport) -> None:
     """Note the chunks that are lost: they leave a gap in the positions, or a part of the text in no chunk."""
     text = document.document.content
     if not document.chunks and text.strip():

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING, check_min_score
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import Fusion
 from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
@@ -24,13 +25,6 @@ class Retriever(StrEnum):
     KEYWORD = "keyword"
     VECTOR = "cosine"
     HYBRID = "weighted"
-
-
-class Fusion(StrEnum):
-    """Ways to fuse BM25 and vectors; the value is the score_kind."""
-
-    RECIPROCAL_RANK = "rrf"
-    WEIGHTED = "weighted"
 
 
 @dataclass(frozen=True, slots=True)

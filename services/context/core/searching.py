@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pagantic_common.domain.text.ranking import (
     SMOOTHED,
+    Fusion,
     Order,
     Scores,
     best_positions,
@@ -19,7 +20,7 @@ from pagantic_common.domain.text.ranking import (
     fuse_ranks,
     smooth,
 )
-from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
+from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.core.search.lexical_index import Mask
 from services.context.core.search.metadata_filter import compile_filter

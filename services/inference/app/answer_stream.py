@@ -23,7 +23,7 @@ from pagantic_common.telemetry.names import (
     INFERENCE_QUEUE_DURATION,
     INFERENCE_QUEUE_SPAN,
 )
-from pagantic_common.telemetry.spans import CANCELLED, Attributes, error_type_of, record_span
+from pagantic_common.telemetry.tracing import CANCELLED, Attributes, error_type_of, record_span
 from services.inference.core.answers.answer import AnswerForm, AnswerParser
 from services.inference.core.answers.answer_text import Piece
 from services.inference.core.generation import (

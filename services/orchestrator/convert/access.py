@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.orchestrator.v1 import audit_pb2, budget_pb2, key_pb2
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import encode_optional
+from pagantic_common.codec.fields import EnumCodec, encode_optional
 from pagantic_common.domain.calls.api_keys import StoredKey
 from pagantic_common.domain.calls.audit import AuditRecord, Decision
 from pagantic_common.domain.calls.principal import Scope

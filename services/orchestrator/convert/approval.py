@@ -7,8 +7,7 @@ from datetime import UTC
 
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import approval_pb2
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import decode_optional, encode_optional
+from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional
 from pagantic_common.codec.messages import SAFETIES
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.lifecycle import timestamp_to_proto

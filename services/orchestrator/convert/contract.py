@@ -5,13 +5,17 @@ from __future__ import annotations
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.citations import citations_from_proto, citations_to_proto
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import decode_optional, encode_optional
+from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
-from services.orchestrator.core.model.policies.replay import ChangedResult, ReplayPolicy, ReplayTools
-from services.orchestrator.core.model.policies.retry import DEFAULT_MAX_RETRIES, RetryPolicy
+from services.orchestrator.core.model.policies import (
+    DEFAULT_MAX_RETRIES,
+    ChangedResult,
+    ReplayPolicy,
+    ReplayTools,
+    RetryPolicy,
+)
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 
 _STRATEGIES = EnumCodec(execution_pb2.VotingStrategy, Strategy, "VOTING_STRATEGY_", unknown=None)

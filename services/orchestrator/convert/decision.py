@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagantic.orchestrator.v1 import decision_pb2
-from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.core.model.decision import (
     Abstention,

@@ -1,18 +1,360 @@
-"""Event <-> ExecutionEvent."""
+"""Event <-> ExecutionEvent.
+
+Two tables map a payload's type to its encoder and a field to its decoder. Text deltas are not stored, so they have no
+decoder.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC
+from types import MappingProxyType
+from typing import Any
 
-from pagantic.common.v1 import correlation_pb2
+from google.protobuf.message import Message
+
+from pagantic.common.v1 import correlation_pb2, message_pb2
+from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2
-from pagantic_common.codec.errors import failure_from_proto, failure_to_proto
-from pagantic_common.codec.fields import decode_optional, encode_optional
-from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
+from pagantic_common.codec.errors import (
+    error_code_from_proto,
+    error_code_to_proto,
+    failure_from_proto,
+    failure_to_proto,
+)
+from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional, optional
+from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, tool_progress_to_proto
+from pagantic_common.codec.validation import (
+    stage_from_proto,
+    stage_report_from_proto,
+    stage_report_to_proto,
+    stage_to_proto,
+)
 from pagantic_common.domain.calls.correlation import CorrelationContext
-from services.orchestrator.convert.lifecycle import timestamp_to_proto
-from services.orchestrator.convert.payload import decode_payload, encode_payload
-from services.orchestrator.core.execution.events import Event
+from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
+from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
+from services.orchestrator.convert.lifecycle import (
+    guard_acted_from_proto,
+    guard_acted_to_proto,
+    state_from_proto,
+    state_to_proto,
+    timestamp_to_proto,
+    variant_from_proto,
+    variant_to_proto,
+)
+from services.orchestrator.convert.response import response_from_proto, response_to_proto
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.events import Event, Payload
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.run import Transition
+
+_PURPOSES = EnumCodec(
+    event_pb2.InferencePurpose, events.InferencePurpose, "INFERENCE_PURPOSE_", unknown=events.InferencePurpose.ANSWER
+)
+
+
+def encode_payload(payload: Payload) -> dict[str, Any]:
+    """Return the name and the value of the field that holds a payload."""
+    field, encode = ENCODERS[type(payload)]
+    return {field: encode(payload)}
+
+
+def decode_payload(encoded: event_pb2.ExecutionEvent) -> Payload:
+    """Decode the payload of a stored event; raises ValueError for a kind that this version does not store."""
+    field = encoded.WhichOneof("event")
+    if field is None or field not in DECODERS:
+        raise ValueError(f"an event of kind {field!r} is not one that this version stores")
+    return DECODERS[field](getattr(encoded, field))
+
+
+def _encode_transition(moved: Transition) -> event_pb2.LifecycleTransition:
+    return event_pb2.LifecycleTransition(
+        from_state=state_to_proto(moved.source),
+        to_state=state_to_proto(moved.target),
+        attempt=moved.attempt,
+        reason=moved.reason,
+    )
+
+
+def _decode_transition(moved: event_pb2.LifecycleTransition) -> Transition:
+    target = state_from_proto(moved.to_state) or State.ERROR
+    return Transition(state_from_proto(moved.from_state), target, moved.attempt, moved.reason)
+
+
+def _encode_inference_start(start: events.InferenceStart) -> event_pb2.InferenceStart:
+    return event_pb2.InferenceStart(
+        message_count=start.message_count,
+        tool_defs_count=start.tool_defs_count,
+        schema_present=start.schema_present,
+        grammar_present=start.grammar_present,
+        temperature=start.temperature,
+        purpose=_PURPOSES.to_proto(start.purpose),
+    )
+
+
+def _decode_inference_start(start: event_pb2.InferenceStart) -> events.InferenceStart:
+    return events.InferenceStart(
+        message_count=start.message_count,
+        tool_defs_count=start.tool_defs_count,
+        schema_present=start.schema_present,
+        grammar_present=start.grammar_present,
+        temperature=optional(start, "temperature"),
+        purpose=_PURPOSES.from_proto(start.purpose),
+    )
+
+
+def _encode_inference_end(end: events.InferenceEnd) -> event_pb2.InferenceEnd:
+    return event_pb2.InferenceEnd(
+        tokens_in=end.tokens_in,
+        tokens_out=end.tokens_out,
+        finish_reason=finish_reason_to_proto(end.finish_reason),
+        tool_call_count=end.tool_call_count,
+        model=end.model,
+        seed=end.seed,
+        cached_tokens=end.cached_tokens,
+    )
+
+
+def _decode_inference_end(end: event_pb2.InferenceEnd) -> events.InferenceEnd:
+    return events.InferenceEnd(
+        tokens_in=end.tokens_in,
+        tokens_out=end.tokens_out,
+        finish_reason=finish_reason_from_proto(end.finish_reason),
+        tool_call_count=end.tool_call_count,
+        model=end.model,
+        seed=optional(end, "seed"),
+        cached_tokens=end.cached_tokens,
+    )
+
+
+def _encode_tool_start(start: events.ToolStart) -> event_pb2.ToolStart:
+    return event_pb2.ToolStart(tool_name=start.tool_name, tool_call_id=start.tool_call_id, args_hash=start.args_hash)
+
+
+def _decode_tool_start(start: event_pb2.ToolStart) -> events.ToolStart:
+    return events.ToolStart(start.tool_name, start.tool_call_id, start.args_hash)
+
+
+def _encode_tool_end(end: events.ToolEnd) -> event_pb2.ToolEnd:
+    return event_pb2.ToolEnd(
+        tool_name=end.tool_name,
+        tool_call_id=end.tool_call_id,
+        args_hash=end.args_hash,
+        success=end.success,
+        error_code=error_code_to_proto(end.error_code),
+    )
+
+
+def _decode_tool_end(end: event_pb2.ToolEnd) -> events.ToolEnd:
+    return events.ToolEnd(
+        tool_name=end.tool_name,
+        tool_call_id=end.tool_call_id,
+        args_hash=end.args_hash,
+        success=end.success,
+        error_code=error_code_from_proto(end.error_code),
+    )
+
+
+def _encode_requested(requested: events.ApprovalRequested) -> event_pb2.ApprovalRequested:
+    return event_pb2.ApprovalRequested(approval=approval_to_proto(requested.approval))
+
+
+def _decode_requested(requested: event_pb2.ApprovalRequested) -> events.ApprovalRequested:
+    return events.ApprovalRequested(approval_from_proto(requested.approval))
+
+
+def _encode_resolved(resolved: events.ApprovalResolved) -> event_pb2.ApprovalResolved:
+    return event_pb2.ApprovalResolved(approval=approval_to_proto(resolved.approval))
+
+
+def _decode_resolved(resolved: event_pb2.ApprovalResolved) -> events.ApprovalResolved:
+    return events.ApprovalResolved(approval_from_proto(resolved.approval))
+
+
+def _encode_retrieved(found: events.ContextRetrieved) -> event_pb2.ContextRetrieved:
+    return event_pb2.ContextRetrieved(
+        collection=found.collection,
+        chunk_count=found.chunk_count,
+        token_count=found.token_count,
+        more_query_count=found.more_query_count,
+    )
+
+
+def _decode_retrieved(found: event_pb2.ContextRetrieved) -> events.ContextRetrieved:
+    return events.ContextRetrieved(found.collection, found.chunk_count, found.token_count, found.more_query_count)
+
+
+def _encode_weighed(weighed: events.ContextWeighed) -> event_pb2.ContextWeighed:
+    return event_pb2.ContextWeighed(
+        probability=weighed.probability,
+        log_odds=weighed.log_odds,
+        min_probability=weighed.min_probability,
+        tokens_in=weighed.tokens_in,
+    )
+
+
+def _decode_weighed(weighed: event_pb2.ContextWeighed) -> events.ContextWeighed:
+    return events.ContextWeighed(
+        min_probability=weighed.min_probability,
+        probability=optional(weighed, "probability"),
+        log_odds=optional(weighed, "log_odds"),
+        tokens_in=weighed.tokens_in,
+    )
+
+
+def _encode_repair(applied: events.RepairApplied) -> event_pb2.RepairApplied:
+    return event_pb2.RepairApplied(stage=stage_to_proto(applied.stage), repairs=applied.repairs)
+
+
+def _decode_repair(applied: event_pb2.RepairApplied) -> events.RepairApplied:
+    return events.RepairApplied(stage_from_proto(applied.stage), tuple(applied.repairs))
+
+
+def _encode_stage(stage: events.ValidationStage) -> event_pb2.ValidationStage:
+    return event_pb2.ValidationStage(report=stage_report_to_proto(stage.report))
+
+
+def _decode_stage(stage: event_pb2.ValidationStage) -> events.ValidationStage:
+    return events.ValidationStage(stage_report_from_proto(stage.report))
+
+
+def _encode_step_start(start: events.StepStart) -> event_pb2.StepStart:
+    return event_pb2.StepStart(name=start.name, kind=start.kind)
+
+
+def _decode_step_start(start: event_pb2.StepStart) -> events.StepStart:
+    return events.StepStart(start.name, start.kind)
+
+
+def _encode_step_end(end: events.StepEnd) -> event_pb2.StepEnd:
+    return event_pb2.StepEnd(name=end.name, kind=end.kind, success=end.success)
+
+
+def _decode_step_end(end: event_pb2.StepEnd) -> events.StepEnd:
+    return events.StepEnd(end.name, end.kind, end.success)
+
+
+def _encode_recorded(recorded: events.StepRecorded) -> event_pb2.StepRecorded:
+    return event_pb2.StepRecorded(name=recorded.name)
+
+
+def _decode_recorded(recorded: event_pb2.StepRecorded) -> events.StepRecorded:
+    return events.StepRecorded(recorded.name)
+
+
+def _encode_vote(vote: events.VoteCast) -> event_pb2.VoteCast:
+    return event_pb2.VoteCast(replica_index=vote.replica_index, value_hash=vote.value_hash, abstained=vote.is_abstained)
+
+
+def _decode_vote(vote: event_pb2.VoteCast) -> events.VoteCast:
+    return events.VoteCast(vote.replica_index, vote.value_hash, vote.abstained)
+
+
+def _encode_content(delta: events.ContentDelta) -> event_pb2.ContentDelta:
+    return event_pb2.ContentDelta(text=delta.text)
+
+
+def _encode_reasoning(delta: events.ReasoningDelta) -> event_pb2.ReasoningDelta:
+    return event_pb2.ReasoningDelta(text=delta.text)
+
+
+def _encode_tool_call(delta: events.ToolCallDelta) -> generation_pb2.ToolCallDelta:
+    piece = delta.piece
+    return generation_pb2.ToolCallDelta(
+        index=piece.index, id=piece.id, name=piece.name, arguments_json=piece.arguments_json
+    )
+
+
+def _encode_progress(progressed: events.ToolProgressed) -> message_pb2.ToolProgress:
+    return tool_progress_to_proto(progressed.progress)
+
+
+def _encode_continued(continued: events.InferenceContinued) -> event_pb2.InferenceContinued:
+    return event_pb2.InferenceContinued(tokens=continued.tokens)
+
+
+def _decode_continued(continued: event_pb2.InferenceContinued) -> events.InferenceContinued:
+    return events.InferenceContinued(continued.tokens)
+
+
+def _encode_discarded(discarded: events.AttemptDiscarded) -> event_pb2.AttemptDiscarded:
+    return event_pb2.AttemptDiscarded(attempt=discarded.attempt, reason=discarded.reason)
+
+
+def _decode_discarded(discarded: event_pb2.AttemptDiscarded) -> events.AttemptDiscarded:
+    return events.AttemptDiscarded(discarded.attempt, discarded.reason)
+
+
+def _encode_resumed(resumed: events.Resumed) -> event_pb2.Resumed:
+    return event_pb2.Resumed(completed_steps=resumed.completed_steps)
+
+
+def _decode_resumed(resumed: event_pb2.Resumed) -> events.Resumed:
+    return events.Resumed(resumed.completed_steps)
+
+
+def _encode_completed(completed: events.Completed) -> event_pb2.Completed:
+    return event_pb2.Completed(response=response_to_proto(completed.response))
+
+
+def _decode_completed(completed: event_pb2.Completed) -> events.Completed:
+    return events.Completed(response_from_proto(completed.response))
+
+
+ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = MappingProxyType(
+    {
+        Transition: ("transition", _encode_transition),
+        events.InferenceStart: ("inference_start", _encode_inference_start),
+        events.InferenceEnd: ("inference_end", _encode_inference_end),
+        events.ToolStart: ("tool_start", _encode_tool_start),
+        events.ToolEnd: ("tool_end", _encode_tool_end),
+        events.ApprovalRequested: ("approval_requested", _encode_requested),
+        events.ApprovalResolved: ("approval_resolved", _encode_resolved),
+        events.ContextRetrieved: ("context_retrieved", _encode_retrieved),
+        events.ContextWeighed: ("context_weighed", _encode_weighed),
+        events.RepairApplied: ("repair_applied", _encode_repair),
+        events.ValidationStage: ("validation_stage", _encode_stage),
+        events.StepStart: ("step_start", _encode_step_start),
+        events.StepEnd: ("step_end", _encode_step_end),
+        events.StepRecorded: ("step_recorded", _encode_recorded),
+        events.VoteCast: ("vote_cast", _encode_vote),
+        events.ContentDelta: ("content_delta", _encode_content),
+        events.ReasoningDelta: ("reasoning_delta", _encode_reasoning),
+        events.ToolCallDelta: ("tool_call_delta", _encode_tool_call),
+        events.ToolProgressed: ("tool_progress", _encode_progress),
+        events.GuardActed: ("guard_acted", guard_acted_to_proto),
+        events.VariantAssigned: ("variant_assigned", lambda assigned: variant_to_proto(assigned.variant)),
+        events.InferenceContinued: ("inference_continued", _encode_continued),
+        events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
+        events.Resumed: ("resumed", _encode_resumed),
+        events.Completed: ("completed", _encode_completed),
+    }
+)
+DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
+    {
+        "transition": _decode_transition,
+        "inference_start": _decode_inference_start,
+        "inference_end": _decode_inference_end,
+        "tool_start": _decode_tool_start,
+        "tool_end": _decode_tool_end,
+        "approval_requested": _decode_requested,
+        "approval_resolved": _decode_resolved,
+        "context_retrieved": _decode_retrieved,
+        "context_weighed": _decode_weighed,
+        "repair_applied": _decode_repair,
+        "validation_stage": _decode_stage,
+        "step_start": _decode_step_start,
+        "step_end": _decode_step_end,
+        "step_recorded": _decode_recorded,
+        "vote_cast": _decode_vote,
+        "guard_acted": guard_acted_from_proto,
+        "variant_assigned": lambda variant: events.VariantAssigned(variant_from_proto(variant)),
+        "inference_continued": _decode_continued,
+        "attempt_discarded": _decode_discarded,
+        "resumed": _decode_resumed,
+        "completed": _decode_completed,
+    }
+)
 
 
 def event_to_proto(event: Event) -> event_pb2.ExecutionEvent:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pagantic.common.v1 import error_pb2
 from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2, replica_pb2
-from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import failure_to_proto
-from pagantic_common.codec.fields import encode_optional
+from pagantic_common.codec.fields import EnumCodec, encode_optional
 from pagantic_common.codec.messages import model_info_to_proto, usage_to_proto
 from pagantic_common.domain.errors import PaganticError
 from services.orchestrator.core.model.request import Reasoning, ReasoningMode

@@ -7,7 +7,7 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.codec.enums import EnumCodec
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.core.execution.events import GuardActed

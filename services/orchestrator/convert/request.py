@@ -11,8 +11,7 @@ from pagantic.context.v1 import policy_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.rerank.v1 import ranking_pb2
-from pagantic_common.codec.enums import EnumCodec
-from pagantic_common.codec.fields import decode_optional, optional
+from pagantic_common.codec.fields import EnumCodec, decode_optional, optional
 from pagantic_common.codec.messages import (
     duration_from_proto,
     message_from_proto,
@@ -46,11 +45,11 @@ from services.orchestrator.core.model.request import (
 from services.orchestrator.core.model.retrieval import (
     Answerability,
     ContextPolicy,
-    Fusion,
     QueryExpansion,
     RankingOptions,
     Retriever,
     ScoreFusion,
+    SearchFusion,
     SearchOptions,
     WeightedScorer,
 )
@@ -60,7 +59,7 @@ _MODE_PREFIX = "MODE_"
 _MODES = EnumCodec(execution_pb2.Mode, Mode, _MODE_PREFIX, unknown=None)
 _KNOWN_MODES = ", ".join(_MODE_PREFIX + mode.value for mode in Mode)
 _RETRIEVERS: Mapping[int, Retriever] = {number: Retriever(name) for name, number in policy_pb2.Retriever.items()}
-_FUSIONS: Mapping[int, Fusion] = {number: Fusion(name) for name, number in policy_pb2.Fusion.items()}
+_FUSIONS: Mapping[int, SearchFusion] = {number: SearchFusion(name) for name, number in policy_pb2.Fusion.items()}
 _ROLES = frozenset(policy_pb2.ContextRole.values())
 _PLACEMENTS = frozenset(policy_pb2.Placement.values())
 _TOOL_CHOICES = frozenset(message_pb2.ToolChoiceMode.values())

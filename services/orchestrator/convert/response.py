@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.codec.enums import EnumCodec
 from pagantic_common.codec.errors import (
     error_code_from_proto,
     error_code_to_proto,
     failure_from_proto,
     failure_to_proto,
 )
-from pagantic_common.codec.fields import decode_optional, encode_optional, optional
+from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional, optional
 from pagantic_common.codec.messages import (
     duration_from_proto,
     duration_to_proto,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,33 +17,43 @@ def text_size(value: Any) -> int:
     if kind is tuple or kind is list:
         return sum(map(text_size, value))
     if kind is dict:
-        return sum(text_size(key) + text_size(one) for key, one in value.items())
+        return sum(map(text_size, value)) + sum(map(text_size, value.values()))
     size = 0
     for name in _fields_of(kind):
-        one = getattr(value, name)
-        if one:  # most fields are empty
-            size += text_size(one)
+        part = getattr(value, name)
+        if type(part) is str:
+            size += len(part)
+        elif part and type(part) not in _TEXTLESS:
+            size += text_size(part)
     return size
 
 
+_SEQUENCES = frozenset({tuple, list, frozenset})
+_TEXTLESS = frozenset({bool, int, float})
 _TAG_BYTES = 2  # A field begins with its number and kind.
 _LENGTH_BYTES = 4  # This is enough for the length of a text or a message below 256 MiB.
 _NUMBER_BYTES = 16  # This is enough for a float, an enum or a moment.
+_FIXED_BYTES: Mapping[type, int] = {float: _TAG_BYTES + 8, bool: _TAG_BYTES + 1, type(None): 0}
 
 
 def encoded_bound(value: Any) -> int:
     """Return a size in bytes that the protobuf field of a value does not exceed. Mappings become JSON texts."""
     kind: Any = type(value)
-    if kind in _LEAVES:
-        return _LEAVES[kind](value)
-    if kind is tuple or kind is list or kind is frozenset:
+    if kind in _FIXED_BYTES:
+        return _FIXED_BYTES[kind]
+    if kind is int:
+        return _TAG_BYTES + (10 if value < 0 else 1 + value.bit_length() // 7)
+    if kind in _SEQUENCES:
         return sum(map(encoded_bound, value))
-    if isinstance(value, Mapping):
-        return _TAG_BYTES + _LENGTH_BYTES + byte_size(dump_json(dict(value)))
-    fields = _fields_of(kind)
-    if not fields:
+    if kind is str:
+        content = byte_size(value)
+    elif isinstance(value, Mapping):
+        content = byte_size(dump_json(dict(value)))
+    elif fields := _fields_of(kind):
+        content = sum(encoded_bound(part) for name in fields if (part := getattr(value, name)) is not None)
+    else:
         return _TAG_BYTES + _NUMBER_BYTES
-    return _TAG_BYTES + _LENGTH_BYTES + sum(encoded_bound(getattr(value, name)) for name in fields)
+    return _TAG_BYTES + _LENGTH_BYTES + content
 
 
 def byte_size(text: str) -> int:
@@ -56,12 +66,3 @@ def byte_size(text: str) -> int:
 @lru_cache(maxsize=256)
 def _fields_of(kind: type) -> tuple[str, ...]:
     return tuple(getattr(kind, "__dataclass_fields__", ()))
-
-
-_LEAVES: Mapping[type, Callable[[Any], int]] = {
-    str: lambda text: _TAG_BYTES + _LENGTH_BYTES + byte_size(text),
-    int: lambda number: _TAG_BYTES + (10 if number < 0 else 1 + number.bit_length() // 7),
-    float: lambda _number: _TAG_BYTES + 8,
-    bool: lambda _value: _TAG_BYTES + 1,
-    type(None): lambda _none: 0,
-}

@@ -119,13 +119,13 @@ class InferencePort(Protocol):
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count the tokens of a conversation, 0 for none, and of each text."""
+        """Count the tokens of a conversation, 0 if it is empty, and of each text."""
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """Return the models that are served, the default one first."""
+        """Return the served models, the default model first."""
 
     def context_window(self, model: str) -> int:
-        """Return the last known context window of the model; 0 when unknown."""
+        """Return the last known context window of the model; 0 if unknown."""
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
         """Stream the model's text, then the whole output. The first delta comes once the prompt is processed.

@@ -1,26 +1,47 @@
-"""Wires authentication, audit and tenant policies."""
+"""Wires authentication, API keys, audit and tenant policies."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import grpc
 
+from pagantic_common.domain.calls.principal import Principal, PrincipalKind
 from pagantic_common.rpc.access.gate import Authenticator, Guard
 from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.settings import Auth
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.access.call_rates import CallRates
 from services.orchestrator.adapters.access.cedar_policy import read_policy
-from services.orchestrator.adapters.access.certificate_callers import CertificateCallers
-from services.orchestrator.adapters.access.key_files import tenant_credentials
+from services.orchestrator.adapters.access.key_files import read_admin_keys, tenant_credentials
 from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
 from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
 from services.orchestrator.app.services import Services
 from services.orchestrator.ports.audit import AuditStore
+from services.orchestrator.ports.identity import CertificateCaller
+from services.orchestrator.ports.keys import KeyStore
 from services.orchestrator.ports.policy import Action, Model, Policy
 from services.orchestrator.settings import OrchestratorSettings
+
+
+@asynccontextmanager
+async def open_identity(
+    settings: OrchestratorSettings, store: KeyStore
+) -> AsyncIterator[tuple[Keys, Authenticator | None]]:
+    """Yield the API keys, and the authenticator of callers; None where AUTH is not `keys`."""
+    keys = Keys(store, read_admin_keys(settings.admin_key_file), SystemClock())
+    if settings.auth is not Auth.KEYS:
+        yield keys, None
+        return
+    from services.orchestrator.adapters.oidc.tokens import knowing_tokens  # noqa: PLC0415 - it imports an HTTP client
+
+    async with knowing_tokens(settings.oidc_issuers, keys) as authenticator:
+        yield keys, authenticator
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +87,21 @@ def read_access(settings: OrchestratorSettings, store: AuditStore) -> Access:
     """Return the audit and the policy; raises InvalidRequest for an unusable policy file."""
     audit = Audit(store, SystemClock(), is_on=settings.records_audit)
     return Access(settings, audit, read_policy(settings.policy_file))
+
+
+class CertificateCallers:
+    """Authenticates callers by the SPIFFE id of their certificate; a PeerReader.
+
+    Args:
+        callers: Tenant and scopes of each caller, by SPIFFE id.
+    """
+
+    def __init__(self, callers: Mapping[str, CertificateCaller]) -> None:
+        self._principals = {
+            spiffe_id: Principal(caller.tenant, spiffe_id, PrincipalKind.CERTIFICATE, caller.scopes)
+            for spiffe_id, caller in callers.items()
+        }
+
+    def read(self, spiffe_id: str) -> Principal | None:
+        """Return the caller with this id; None for an unknown id, so that the call needs credentials."""
+        return self._principals.get(spiffe_id)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pagantic_common.domain.text.calibration import LabelCalibration
-from services.orchestrator.adapters.custom_steps import load_custom_steps
-from services.orchestrator.adapters.files.calibration_folder import read_calibrations
-from services.orchestrator.adapters.files.experiments_file import read_experiments
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import (
+    PromptFolder,
+    load_custom_steps,
+    read_calibrations,
+    read_experiments,
+)
 from services.orchestrator.core.admission.experiments import Experiment, Experiments
 from services.orchestrator.ports.services import CustomStep
 from services.orchestrator.settings import OrchestratorSettings

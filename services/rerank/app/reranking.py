@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.chunks import Chunk, check_chunks
 from pagantic_common.domain.errors import InvalidRequest
-from services.rerank.app.embedding import EmbeddingScorer
+from services.rerank.app.scorers import EmbeddingScorer
 from services.rerank.core.policy import RerankPolicy, WeightedScorer
 from services.rerank.core.selection import Column, best_first, rescored
 from services.rerank.ports import Scorer, ScorerInfo

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from pagantic_common.domain.chunks import check_min_score
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import Fusion
 
 MAX_SCORERS: Final = 8
 MAX_WEIGHT: Final = 1000.0
-
-
-class Fusion(StrEnum):
-    """Ways to fuse the scores of several scorers; the value is the score_kind."""
-
-    RECIPROCAL_RANK = "rrf"
-    WEIGHTED = "weighted"
 
 
 @dataclass(frozen=True, slots=True)

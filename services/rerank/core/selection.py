@@ -12,8 +12,8 @@ import numpy as np
 
 from pagantic_common.domain.chunks import MAX_CHUNK_METADATA_BYTES, Chunk, parse_metadata
 from pagantic_common.domain.text.json_text import dump_json
-from pagantic_common.domain.text.ranking import Order, Scores, best_positions, fuse_ranks, fuse_scores
-from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
+from pagantic_common.domain.text.ranking import Fusion, Order, Scores, best_positions, fuse_ranks, fuse_scores
+from services.rerank.core.policy import RerankPolicy, WeightedScorer
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,20 @@ from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus, ToolList
 from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable
 
+_MAX_DOUBLINGS = 30
 log = get_logger(__name__)
 
 _numbers = count(1)  # a server that is removed and registered again does not own the tools that it had before
+
+
+def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:
+    """Return the wait after `failures` failures in a row, in seconds.
+
+    It doubles from `first_s` to `max_s`; `chance`, between 0 and 1, removes up to half of it, so that the clients of a
+    service do not reconnect at the same moment.
+    """
+    doubled_s = first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
+    return min(doubled_s, max_s) * (1 - chance / 2)
 
 
 @dataclass(frozen=True, slots=True)

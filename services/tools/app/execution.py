@@ -6,26 +6,60 @@ It works for any tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import inspect
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from pagantic_common.domain.backoff import Backoff
+from pagantic_common.domain.calls.breaker import THRESHOLD, Breaker
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolResult
-from pagantic_common.grammar.arguments import InvalidArguments
+from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.tools import ToolDenied, ToolHook
-from services.tools.app.guarding import CallGuard
-from services.tools.app.hooks import run_with_hooks
 from services.tools.app.registry import ToolRegistry
-from services.tools.ports import Rates, Report, ToolUnavailable
+from services.tools.ports import Rates, Report, Tool, ToolUnavailable
 
+FIRST_OPEN_S, MAX_OPEN_S, PROBE_S = 5.0, 60.0, 60.0
 MAX_REASON_CHARS = 4096
 
 log = get_logger(__name__)
+
+
+class CallGuard:
+    """The rates of tools, None for no limits, and a circuit breaker for each tool.
+
+    A failure that a tool reports itself counts as an answer. A call that its caller cancelled says nothing about the
+    tool.
+    """
+
+    def __init__(self, rates: Rates | None, clock: Clock) -> None:
+        self._rates = rates
+        self._clock = clock
+        self._breakers: dict[str, Breaker] = defaultdict(partial(Breaker, FIRST_OPEN_S, MAX_OPEN_S, PROBE_S))
+
+    async def refusal_of(self, tool: str) -> str:
+        """Return why a call is refused now; empty for a permitted call, which is then counted."""
+        if self._rates is not None and (refusal := await self._rates.take(tool)):
+            return refusal
+        wait_s = self._breakers[tool].admit(self._clock.monotonic_s())
+        if wait_s > 0:
+            return f"{THRESHOLD} consecutive calls got no answer: the next attempt is in {wait_s:.1f} s"
+        return ""
+
+    def note_answer(self, tool: str) -> None:
+        """Note that a tool answered."""
+        self._breakers[tool].note_answer()
+
+    def note_silence(self, tool: str) -> None:
+        """Note that a tool could not be reached, or was too slow."""
+        self._breakers[tool].note_failure(self._clock.monotonic_s())
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +239,41 @@ def _refuse_arguments(name: str, error: InvalidArguments) -> Failure:
     violations = [{"argument": violation.argument, "problem": violation.problem} for violation in error.violations]
     message = f"tool {name!r} was not run: {error}"
     return failure_of(ErrorCode.TOOL_INVALID_ARGUMENTS, message, details={"violations": violations})
+
+
+async def run_with_hooks(
+    tool: Tool, arguments: Mapping[str, Any], checker: ArgumentChecker, hooks: Sequence[ToolHook], report: Report
+) -> str:
+    """Return the result of a tool after its hooks.
+
+    Raises ToolDenied, InvalidArguments for arguments that a hook made invalid, and the errors of the tool and the
+    hooks.
+    """
+    name = tool.definition.name
+    for hook in hooks:
+        changed = await _waited_for(hook.before(name, dict(arguments)))
+        if changed is not None:
+            arguments = checker.parse(dump_json(changed))
+    try:
+        result = await tool.run(arguments, report)
+    except ToolFailed as error:
+        words = await _after(hooks, name, arguments, str(error))
+        raise ToolFailed(words, is_final=error.is_final) from None
+    return await _after(hooks, name, arguments, result)
+
+
+async def _after(hooks: Sequence[ToolHook], name: str, arguments: Mapping[str, Any], text: str) -> str:
+    for hook in hooks:
+        try:
+            changed = await _waited_for(hook.after(name, dict(arguments), text))
+        except ToolDenied as error:  # the tool has run
+            raise ToolFailed(f"its result is withheld: {error}") from None
+        if changed is not None:
+            text = str(changed)
+    return text
+
+
+async def _waited_for(result: Any) -> Any:
+    if inspect.isawaitable(result):
+        return await result
+    return result

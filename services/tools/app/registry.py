@@ -1,16 +1,20 @@
-"""Tools by name. Does not know how they run."""
+"""Tools by name, and the search for tools by words. Does not know how they run."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.grammar.arguments import ArgumentChecker
+from services.tools.core.tool_search import ToolIndex
 from services.tools.ports import Tool
 
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 _MAX_LISTED_NAMES = 10
 # The tools are listed in a message of at most 4 MiB; each tool's name, safety and reason also need room in it.
 _MAX_BYTES = 3 * 1024 * 1024
@@ -124,3 +128,45 @@ def _size_bytes(tool: Tool) -> int:
     definition = tool.definition
     texts = (definition.name, definition.description, definition.parameters_json)
     return sum(len(text.encode(errors="replace")) for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTool:
+    """A tool and its score, above 0; higher is better."""
+
+    tool: Tool
+    score: float
+
+
+class ToolSearch:
+    """Searches a registry."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self._registry = registry
+        self._index = ToolIndex(())
+        self._version = -1
+        self._building = asyncio.Lock()
+
+    async def search(self, query: str, names: Collection[str], limit: int) -> list[FoundTool]:
+        """Return the best of the named tools, or of all without names; 0 is the default limit.
+
+        Raises InvalidRequest for a limit out of range.
+        """
+        if not 0 <= limit <= MAX_LIMIT:
+            raise InvalidRequest(f"limit is {limit}: it must be between 0 and {MAX_LIMIT}")
+        await self._build()
+        wanted = frozenset(names)
+        found = await asyncio.to_thread(
+            self._index.search, query, lambda name: not wanted or name in wanted, limit or DEFAULT_LIMIT
+        )
+        tools = ((self._registry.find(name), score) for name, score in found)
+        return [FoundTool(tool, score) for tool, score in tools if tool is not None]
+
+    async def _build(self) -> None:
+        async with self._building:
+            version = self._registry.version
+            if version == self._version:
+                return
+            definitions = [tool.definition for tool in self._registry.list_named()]
+            self._index = await asyncio.to_thread(ToolIndex, definitions)
+            self._version = version

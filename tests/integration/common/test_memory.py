@@ -5,7 +5,7 @@ import pytest
 
 FREES_MUCH = """
 import asyncio, ctypes, psutil
-from pagantic_common.rpc.process import memory
+from pagantic_common.rpc.process import program
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -21,8 +21,8 @@ async def main():
     for block in blocks[:-1]:  # the last one holds the end of the heap, as whatever lives longer does
         libc.free(block)
     kept = mib()
-    memory.RETURN_INTERVAL_S = 0.01
-    returning = asyncio.create_task(memory.return_freed_memory())
+    program.RETURN_INTERVAL_S = 0.01
+    returning = asyncio.create_task(program.return_freed_memory())
     await asyncio.sleep(1)
     print(full - kept, kept - mib())
     returning.cancel()

@@ -31,8 +31,8 @@ from pagantic_common.rpc.service_config import is_retried
 from pagantic_common.settings import InnerSettings, load_settings
 from pagantic_common.telemetry.scope import current_principal
 from services.inference.settings import InferenceSettings
-from services.orchestrator.adapters.access.certificate_callers import CertificateCallers
 from services.orchestrator.ports.identity import CertificateCaller
+from services.orchestrator.wiring.access import CertificateCallers
 from tests.support.certificates import HOUR, PREFIX, Authority, TlsFiles, Turnover, now
 from tests.support.doors import open_to_all
 from tests.support.scripted_peers import ScriptedInference, ScriptedTools

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.http.program import PATH
 from pagantic_common.domain.errors import ErrorCode
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from tests.integration.http.test_responses import CLOCK, client_of
 from tests.support.openai_document import problems_of
 from tests.support.scripted_services import ScriptedInference, scripted_services

@@ -7,7 +7,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from tests.support.mcp_app import MODERN
 from tests.support.scripted_services import scripted_services
 

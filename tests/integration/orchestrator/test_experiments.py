@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.testing.spans import recording_spans
 from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant
 from services.orchestrator.wiring.access import Access

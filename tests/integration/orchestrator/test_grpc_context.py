@@ -14,7 +14,7 @@ from pagantic_common.domain.messages import Role
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.grpc_context import GrpcContext
-from services.orchestrator.adapters.journal.entries import entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.convert.request import request_from_proto
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, QueryExpansion, Retriever

@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import ErrorCode, Overloaded
 from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
-from services.orchestrator.adapters.journal.entries import entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.convert.inference import logprob_to_proto
 from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.execution.inputs import Inferred

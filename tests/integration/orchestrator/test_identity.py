@@ -24,7 +24,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.rpc.access import gate
 from pagantic_common.rpc.call import call_stream, call_unary
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from services.orchestrator.app.access import keys as app_keys
 from services.orchestrator.servicer import SCOPES
 from tests.support.orchestrator_app import orchestrator, system_request

@@ -13,8 +13,8 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import ErrorCode, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.rpc.process import starting
+from pagantic_common.rpc.process.program import watch_readiness
 from pagantic_common.rpc.process.server import start_server
-from pagantic_common.rpc.process.serving import watch_readiness
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal

@@ -29,8 +29,8 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
-from services.orchestrator.adapters.inference.requests import infer_request
-from services.orchestrator.adapters.journal.entries import entry_from_json, entry_to_json
+from services.orchestrator.adapters.inference.grpc_inference import infer_request
+from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.replay import Admitted

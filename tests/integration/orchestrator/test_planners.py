@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
-from services.orchestrator.adapters.custom_steps import load_custom_steps
+from services.orchestrator.adapters.operator_files import load_custom_steps
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.plans.planning import Planner
 from tests.support.orchestrator_app import execute, orchestrator, system_request, timeline

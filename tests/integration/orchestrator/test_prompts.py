@@ -11,7 +11,7 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.settings import load_settings
 from services.orchestrator.__main__ import open_app
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.orchestrator_app import execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services

@@ -16,8 +16,8 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import Unavailable
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.rpc.access.registration import Registration
+from pagantic_common.rpc.process.program import watch_readiness
 from pagantic_common.rpc.process.server import start_server
-from pagantic_common.rpc.process.serving import watch_readiness
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 from services.orchestrator.__main__ import _journal_trouble, open_app
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal

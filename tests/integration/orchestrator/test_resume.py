@@ -12,8 +12,8 @@ from pagantic_common.domain.errors import Conflict, NotFound, PaganticError, Pre
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.adapters.journal.entries import entry_from_json, entry_to_json
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.app.running import admission
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.calls.limits import MAX_SIDE_STREAMS_PER_HOST, CallLimits, host_of
 from pagantic_common.domain.errors import Overloaded
+from pagantic_common.rpc.server_call import MAX_SIDE_STREAMS_PER_HOST, CallLimits, host_of
 
 PEERS = st.sampled_from(["ipv4:10.0.0.1:1", "ipv4:10.0.0.1:2", "ipv4:10.0.0.2:1", "ipv6:%5B::1%5D:5", "unix:/run/a"])
 

@@ -1,5 +1,5 @@
 from pagantic.common.v1 import message_pb2
-from pagantic_common.codec.enums import EnumCodec, name_of
+from pagantic_common.codec.fields import EnumCodec, name_of
 from pagantic_common.domain.messages import Role, ToolSafety
 
 ROLES = EnumCodec(message_pb2.Role, Role, "ROLE_", unknown=None)

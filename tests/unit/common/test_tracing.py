@@ -12,8 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import StatusCode
 
 from pagantic_common.domain.errors import ErrorCode, NotFound
-from pagantic_common.telemetry.spans import record_span, span
-from pagantic_common.telemetry.tracing import current_traceparent, trace_scope
+from pagantic_common.telemetry.tracing import current_traceparent, record_span, span, trace_scope
 from pagantic_common.testing.spans import recording_spans
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

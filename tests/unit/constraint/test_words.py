@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.constraint.core.rules.words import find_words, fold
+from services.constraint.core.rules.builtin_rules import find_words, fold
 
 
 @pytest.mark.parametrize(

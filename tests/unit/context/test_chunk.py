@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.chunks import FENCED_HEADING, Chunk, ChunkLocation, lay_out
 from pagantic_common.domain.errors import InvalidRequest
-from services.context.core.chunk import CHUNK_OVERHEAD_BYTES, within_reply
+from services.context.app.retrieval import CHUNK_OVERHEAD_BYTES, within_reply
 from services.context.core.document import Document, IngestBounds, check_collection_name, check_documents
 from services.context.core.outline import Outline
 

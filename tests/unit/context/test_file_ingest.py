@@ -8,7 +8,7 @@ from contextlib import closing
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from services.context.adapters.reading.rooted_folders import RootedFolders
-from services.context.adapters.store.sources import SqlSources
+from services.context.adapters.store.collections import SqlSources
 from services.context.app.file_ingest import FileIngest
 from services.context.core.document import Document
 from services.context.core.reading.files import FileOutcome, FolderSelection

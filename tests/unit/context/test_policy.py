@@ -2,8 +2,9 @@ import pytest
 
 from pagantic.context.v1 import policy_pb2
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.ranking import Fusion
 from services.context.convert import policy_from_proto
-from services.context.core.policy import Expansion, Fusion, RetrievalPolicy, Retriever
+from services.context.core.policy import Expansion, RetrievalPolicy, Retriever
 
 
 def test_an_unset_retriever_is_bm25():

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import InvalidRequest
+from services.context.adapters.reading.file_work import add_properties
 from services.context.core.outline import Heading
 from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.reading.draft import MAX_HEADINGS, TextDraft
 from services.context.core.reading.files import FolderSelection
 from services.context.core.reading.formats import Format, detect
 from services.context.core.reading.markdown import read_markdown
-from services.context.core.reading.metadata import add_properties
 from services.context.core.reading.plain_text import clean, decode_marked, is_text
 from services.context.core.reading.records import read_json, read_json_lines, read_table
 from services.context.core.reading.selection import is_selected, split_folder_path

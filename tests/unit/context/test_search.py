@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.ranking import (
+    Fusion,
     best_positions,
     diversify,
     fuse_fractions,
@@ -20,9 +21,9 @@ from pagantic_common.domain.text.ranking import (
 )
 from pagantic_common.domain.text.scoring import K1, B, split_terms
 from services.context.core.document import CollectionOptions
-from services.context.core.policy import Fusion, RetrievalPolicy, Retriever
+from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.core.search import vector_index
-from services.context.core.search.collection_index import Changes, CollectionIndex, IndexedChunk, IndexedDocument
+from services.context.core.search.collection_index import CollectionIndex, IndexChanges, IndexedChunk, IndexedDocument
 from services.context.core.search.lexical_index import EMPTY
 from services.context.core.search.metadata_filter import compile_filter, is_selected
 from services.context.core.search.terms import TermCounts, content_digest, count_terms, query_term_ids
@@ -210,7 +211,7 @@ def changes(numbers_and_texts, *, removed=(), revision=1, vectors=None):
     embedded = [number for number, _ in numbers_and_texts]
     if vectors is None:
         vectors, embedded = np.zeros((0, 0), dtype=np.float32), []
-    return Changes(
+    return IndexChanges(
         (1, revision),
         OPTIONS,
         documents=[IndexedDocument(number, f"s{number}", f'{{"n": {number}}}') for number, _ in numbers_and_texts],

@@ -13,7 +13,7 @@ from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.calibration import Calibration
 from pagantic_common.domain.text.isotonic import Curve
-from services.orchestrator.adapters.files.calibration_folder import read_calibrations
+from services.orchestrator.adapters.operator_files import read_calibrations
 from tests.unit.client.scripted_orchestrator import ScriptedOrchestrator, serving
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode
 from pagantic_common.domain.messages import Message, Role, ToolCall
 from pagantic_common.guards.plugin import GuardStage
-from services.orchestrator.adapters.journal.entries import entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import CheckInput, Finish, Infer, MakePlan, Prepare
 from services.orchestrator.core.execution.inputs import Failed, Inferred, InputChecked

@@ -2,8 +2,8 @@
 
 import io
 
-from deploy.local import progress as module
-from deploy.local.progress import LINE_INTERVAL_S, Progress
+from deploy.local import system as module
+from deploy.local.system import LINE_INTERVAL_S, Progress
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local import record
 from deploy.local.areas import read_areas, read_gateway
-from deploy.local.leftovers import OWNER_VARIABLE, stop_leftovers
+from deploy.local.supervision import OWNER_VARIABLE, stop_leftovers
 from tests.support.killing import is_gone
 
 SET = {"PAGANTIC_INFERENCE_MODEL_PATH": "/m", "PAGANTIC_TOOLS_PORT": "6006", "PAGANTIC_STATE": "/s", "PATH": "p"}

@@ -8,7 +8,7 @@ from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy
-from services.orchestrator.core.conversation.answerability import answerability_messages, refusal_of
+from services.orchestrator.core.conversation.retrieval import answerability_messages, refusal_of
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish, Infer, Sample
 from services.orchestrator.core.execution.lifecycle import State

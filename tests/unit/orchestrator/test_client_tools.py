@@ -8,11 +8,10 @@ from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish, Infer, RunTools
 from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.model.client_tools import check_results
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
-from services.orchestrator.core.model.request_check import check_request
+from services.orchestrator.core.model.request_check import check_request, check_results
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
 
 OPEN = ToolDefinition("open_door", "Opens a door.", '{"type":"object"}')

@@ -6,8 +6,7 @@ import pytest
 
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from services.orchestrator.convert.event import event_to_proto
-from services.orchestrator.convert.payload import DECODERS, ENCODERS
+from services.orchestrator.convert.event import DECODERS, ENCODERS, event_to_proto
 from services.orchestrator.core.execution.events import (
     NAME_OF,
     STREAMED,

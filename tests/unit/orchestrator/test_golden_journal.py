@@ -5,13 +5,13 @@ import json
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from services.orchestrator.adapters.journal.entries import KINDS, entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json
 from services.orchestrator.core.execution.inputs import Enforced, Failed, Planned, PlanRan, Replica, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from tests.support.golden_journal import FOLDER, transitions_of

@@ -30,7 +30,7 @@ from services.orchestrator.core.model.plan import (
     Value,
     ValueKind,
 )
-from services.orchestrator.core.model.policies.retry import MAX_BACKOFF_S, RetryPolicy
+from services.orchestrator.core.model.policies import MAX_BACKOFF_S, RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import (

@@ -20,7 +20,7 @@ from services.orchestrator.core.execution.lifecycle import (
 from services.orchestrator.core.execution.phases.handlers import HANDLERS
 from services.orchestrator.core.execution.run import DiscardedAttempt
 from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord

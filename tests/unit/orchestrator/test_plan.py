@@ -26,7 +26,7 @@ from services.orchestrator.core.model.plan import (
     ValueKind,
     dependencies_of,
 )
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.retrieval import (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.adapters.files.prompt_folder import PromptFolder
+from services.orchestrator.adapters.operator_files import PromptFolder
 from services.orchestrator.core.conversation.prompt_template import (
     MAX_PROMPT_CHARS,
     PromptTemplate,

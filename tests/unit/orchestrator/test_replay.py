@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.adapters.journal.entries import UnreadableEntryError, entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import UnreadableEntryError, entry_from_json, entry_to_json
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import (
     ANSWER_OF,
@@ -49,7 +49,7 @@ from services.orchestrator.core.execution.replay import Admitted, replay
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput

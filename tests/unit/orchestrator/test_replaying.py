@@ -15,7 +15,7 @@ from services.orchestrator.core.execution.inputs import InputChecked, PlanRan, u
 from services.orchestrator.core.execution.progress import CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult
-from services.orchestrator.core.model.policies.replay import ReplayPolicy
+from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ToolCallRecord

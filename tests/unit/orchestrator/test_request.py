@@ -20,7 +20,7 @@ from services.orchestrator.core.conversation.prompt import (
 )
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
-from services.orchestrator.core.model.policies.retry import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
+from services.orchestrator.core.model.policies import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import (
     Hints,

@@ -24,7 +24,7 @@ from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord

@@ -16,7 +16,7 @@ from services.orchestrator.core.execution.inputs import Enforced, Inferred
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Reasoning, ReasoningMode, Request, SystemPrompt
 from services.orchestrator.core.model.request_check import check_request

@@ -1,4 +1,4 @@
-from services.orchestrator.adapters.journal.changes.topics import (
+from services.orchestrator.adapters.journal.changes.hub import (
     CHANGED,
     EVERYTHING,
     MAX_TOPICS,

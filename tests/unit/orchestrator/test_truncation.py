@@ -6,7 +6,7 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from services.orchestrator.core.execution.inputs import Enforced, Inferred
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import Role
-from services.rerank.core.prompts import (
+from services.rerank.app.probability import (
     judge_messages,
     likelihood_messages,
     likelihood_of,

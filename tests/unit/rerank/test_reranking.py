@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import InvalidRequest
-from services.rerank.app.embedding import EmbeddingScorer
-from services.rerank.app.local_scorers import local_scorers
+from pagantic_common.domain.text.ranking import Fusion
 from services.rerank.app.reranking import Reranking
-from services.rerank.core.policy import Fusion, RerankPolicy, WeightedScorer
+from services.rerank.app.scorers import EmbeddingScorer, local_scorers
+from services.rerank.core.policy import RerankPolicy, WeightedScorer
 from tests.support.embedding import FirstLetters
 
 EMBEDDING = EmbeddingScorer(FirstLetters(), "letters")

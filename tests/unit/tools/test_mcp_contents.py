@@ -5,9 +5,8 @@ from mcp import types
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.adapters.mcp.contents import contents_of, text_of_result
-from services.tools.adapters.mcp.listings import prompt_of, resource_of, tool_of
-from services.tools.adapters.mcp.output_check import OutputCheck
+from services.tools.adapters.mcp.contents import contents_of, prompt_of, resource_of, text_of_result, tool_of
+from services.tools.adapters.mcp.session import OutputCheck
 from services.tools.core.servers import PromptArgument, ToolHints
 
 TEXT = types.TextContent(text="words")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types.methods import parse_server_result
 
-from services.tools.adapters.mcp import tool_list_filter, tool_listing
+from services.tools.adapters.mcp import tool_listing
 from services.tools.adapters.mcp.tool_listing import MAX_BROKEN, MAX_LIST_BYTES, MAX_REASONS, ToolListing
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -42,7 +42,7 @@ def listing(version="2025-11-25", max_tools=128, max_tool_bytes=32_768):
 def sift(listed, version, **limits):
     """Return the tools that one page keeps, and those that it leaves out."""
     made = listing(version, **limits)
-    fitting = asyncio.run(tool_list_filter.sift(listed, made))
+    fitting = asyncio.run(tool_listing.sift(listed, made))
     return fitting, made.pop_left_out()
 
 
@@ -93,7 +93,7 @@ def test_many_wrong_places_are_counted_and_some_are_named():
 def test_others_of_the_service_run_between_the_tools_of_a_page():
     async def count_steps():
         steps = 0
-        sifting = asyncio.create_task(tool_list_filter.sift([{"name": "a"}] * 100, listing()))
+        sifting = asyncio.create_task(tool_listing.sift([{"name": "a"}] * 100, listing()))
         while not sifting.done():
             await asyncio.sleep(0)
             steps += 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.messages import ToolFailed
-from services.tools.core.builtin.row_text import rows_to_json
+from services.tools.adapters.builtin.sql import rows_to_json
 
 VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=20)
 

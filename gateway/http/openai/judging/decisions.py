@@ -29,7 +29,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.codec.enums import name_of
+from pagantic_common.codec.fields import name_of
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 

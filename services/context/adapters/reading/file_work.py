@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -10,18 +11,35 @@ from xml.parsers.expat import ExpatError
 from zipfile import BadZipFile
 from zlib import error as ZlibError  # noqa: N812 - the module's own name says nothing
 
+from charset_normalizer import from_bytes
+
+from pagantic_common.domain.chunks import MAX_METADATA_BYTES, parse_metadata
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import dump_json
 from services.context.adapters.reading.archives import office_format, unpack_gzip
-from services.context.adapters.reading.decoding import decode
+from services.context.adapters.reading.html import read_html
 from services.context.adapters.reading.office import read_docx, read_pptx, read_xlsx
 from services.context.adapters.reading.pdf import read_pdf
-from services.context.adapters.reading.text_formats import TEXT_READERS
 from services.context.core.document import Document
 from services.context.core.reading.bounds import ReadingBounds, check_length, check_size
 from services.context.core.reading.draft import ReadText
 from services.context.core.reading.formats import HEAD_BYTES, Format, detect, uncompressed_name
-from services.context.core.reading.metadata import add_properties
+from services.context.core.reading.markdown import read_markdown
+from services.context.core.reading.plain_text import clean, decode_marked, is_text
+from services.context.core.reading.records import read_json, read_json_lines, read_table
 
+MAX_PROPERTY_CHARS: Final = 300
+_DECLARED: Final = re.compile(rb"""<meta[^>]{0,200}charset\s*=\s*["']?([A-Za-z0-9_:.-]{1,40})""", re.IGNORECASE)
+_HEAD_BYTES: Final = 4096
+_GUESSED_BYTES: Final = 1024 * 1024
+TEXT_READERS: Final[Mapping[Format, Callable[[str, ReadingBounds], ReadText]]] = {
+    Format.TEXT: lambda text, _bounds: ReadText(text),
+    Format.MARKDOWN: lambda text, _bounds: read_markdown(text),
+    Format.HTML: read_html,
+    Format.JSON: read_json,
+    Format.JSON_LINES: read_json_lines,
+    Format.CSV: read_table,
+}
 _BINARY_READERS: Final[Mapping[Format, Callable[[bytes, ReadingBounds], ReadText]]] = {
     Format.PDF: read_pdf,
     Format.DOCX: read_docx,
@@ -86,3 +104,56 @@ def _document_of(source: str, metadata_json: str, found: Format, read: ReadText)
         title = read.outline.headings[0].title
     metadata_json = add_properties(metadata_json, {"title": title, "media_type": found.value})
     return Document(source, read.content, metadata_json, read.outline)
+
+
+def decode(data: bytes, *, is_html: bool = False) -> str:
+    """Return a text as it is stored: by its byte order mark, as UTF-8, as HTML declares, or by its letters.
+
+    Raises InvalidRequest for bytes that are no text.
+    """
+    text = decode_marked(data)
+    if text is None and is_html:
+        text = _decode_declared(data)
+    if text is None:
+        text = _decode_guessed(data)
+    if not is_text(text):
+        raise InvalidRequest("the file is not text: it has too many control characters; send it as text or PDF")
+    return clean(text)
+
+
+def _decode_declared(data: bytes) -> str | None:
+    declared = _DECLARED.search(data[:_HEAD_BYTES])
+    if declared is None:
+        return None
+    try:
+        return data.decode(declared[1].decode())
+    except (LookupError, UnicodeDecodeError):
+        return None
+
+
+def _decode_guessed(data: bytes) -> str:
+    best = from_bytes(data[:_GUESSED_BYTES]).best()
+    try:
+        if best is not None:
+            return data.decode(best.encoding)
+    except UnicodeDecodeError:
+        pass
+    raise InvalidRequest("the file is no text of a known encoding: save it as UTF-8, or send it as PDF")
+
+
+def add_properties(metadata_json: str, properties: Mapping[str, str]) -> str:
+    """Return metadata extended by the non-empty properties; the caller's values win.
+
+    A property that makes the metadata too large is left out. Raises InvalidRequest for malformed metadata.
+    """
+    metadata = parse_metadata("file", metadata_json)
+    result = metadata_json
+    for name, value in properties.items():
+        if not value or name in metadata:
+            continue
+        metadata[name] = value[:MAX_PROPERTY_CHARS]
+        extended = dump_json(metadata)
+        if len(extended.encode()) > MAX_METADATA_BYTES:
+            return result
+        result = extended
+    return result

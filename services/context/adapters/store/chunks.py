@@ -17,7 +17,7 @@ from services.context.adapters.store.collections import batches, find_row, read_
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
 from services.context.core.document import CollectionKey, Document
 from services.context.core.outline import Outline
-from services.context.core.search.collection_index import Changes, IndexedChunk, IndexedDocument, Version
+from services.context.core.search.collection_index import IndexChanges, IndexedChunk, IndexedDocument, Version
 from services.context.core.search.terms import TermCounts
 from services.context.ports import DerivedChunk, StoredChunk, StoredDocument
 
@@ -38,11 +38,11 @@ class SqlChunks:
     def __init__(self, access: StoreAccess) -> None:
         self._access = access
 
-    async def read_whole(self, key: CollectionKey) -> Changes:
+    async def read_whole(self, key: CollectionKey) -> IndexChanges:
         """Return the whole collection; raises NotFound."""
         return await self._access.read(lambda db: _read_changes(db, find_row(db, key), None))
 
-    async def changes_since(self, key: CollectionKey, version: Version) -> Changes | None:
+    async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
         """Return the changes after a version, or everything if they are unknown; None without changes."""
         return await self._access.read(lambda db: _changes_since(db, key, version))
 
@@ -71,7 +71,7 @@ class SqlChunks:
         return await self._access.read(lambda db: _count_orphans(db, key))
 
 
-def _changes_since(db: Connection, key: CollectionKey, version: Version) -> Changes | None:
+def _changes_since(db: Connection, key: CollectionKey, version: Version) -> IndexChanges | None:
     collection = find_row(db, key)
     if version == (collection.id, collection.revision):
         return None
@@ -80,7 +80,7 @@ def _changes_since(db: Connection, key: CollectionKey, version: Version) -> Chan
     return _read_changes(db, collection, version[1])
 
 
-def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | None) -> Changes:
+def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | None) -> IndexChanges:
     now = (int(collection.id), int(collection.revision))
     is_whole = seen_revision is None
     since = seen_revision or 0
@@ -94,7 +94,7 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
     )
     new_vectors = _newer(select(embeddings.c.chunk_id, embeddings.c.vector), embeddings, now, since)
     vectors = _of_one_length(db.execute(new_vectors.order_by(embeddings.c.chunk_id)).all())
-    return Changes(
+    return IndexChanges(
         now,
         read_options(collection),
         is_whole,

@@ -295,3 +295,25 @@ def _insert_document(db: Connection, collection: Row[Any], revision: int, split:
 def batches(values: Sequence[Any]) -> list[Sequence[Any]]:
     """Return values in parts that fit into a statement."""
     return [values[start : start + MAX_PARAMETERS] for start in range(0, len(values), MAX_PARAMETERS)]
+
+
+class SqlSources:
+    """Implements SourceStore."""
+
+    def __init__(self, access: StoreAccess) -> None:
+        self._access = access
+
+    async def list_sources(self, key: CollectionKey, prefix: str) -> list[str]:
+        """Return the sources that begin with a prefix; empty for an unknown collection."""
+        return await self._access.read(lambda db: _list_sources(db, key, prefix))
+
+
+def _list_sources(db: Connection, key: CollectionKey, prefix: str) -> list[str]:
+    try:
+        collection_id = find_row(db, key).id
+    except NotFound:
+        return []
+    mine = documents.c.collection_id == collection_id
+    below = documents.c.source.startswith(prefix, autoescape=True)  # SQLite's LIKE ignores case
+    found = db.execute(select(documents.c.source).where(mine & below)).scalars()
+    return [source for source in found if source.startswith(prefix)]

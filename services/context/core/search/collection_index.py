@@ -52,7 +52,7 @@ def _no_vectors() -> Vectors:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class IndexChanges:
     """The changes up to a version; `is_whole` when they are everything, to be applied to an empty index.
 
     `embedded_ids` has the chunks of `vectors`, row by row.
@@ -111,7 +111,7 @@ class CollectionIndex:
         """The number of chunks that have an embedding."""
         return self.vectors.count_among(self.alive)
 
-    def apply(self, changes: Changes) -> CollectionIndex:
+    def apply(self, changes: IndexChanges) -> CollectionIndex:
         """Return the index after the changes."""
         following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
@@ -164,7 +164,7 @@ class CollectionIndex:
         digests: NDArray[np.int64] = self._digests[positions]
         return digests
 
-    def _tables(self, changes: Changes) -> tuple[list[IndexedDocument], dict[int, int], dict[int, int]]:
+    def _tables(self, changes: IndexChanges) -> tuple[list[IndexedDocument], dict[int, int], dict[int, int]]:
         """Return the shared tables with the new documents; earlier indexes do not look beyond their own count."""
         for document in changes.documents:
             self._ordinals[document.id] = len(self._documents)
@@ -179,7 +179,7 @@ class CollectionIndex:
             mask &= ~np.isin(self._owners, ordinals)
         return mask
 
-    def _extended(self, vectors: VectorIndex, changes: Changes) -> VectorIndex:
+    def _extended(self, vectors: VectorIndex, changes: IndexChanges) -> VectorIndex:
         known = [row for row, chunk_id in enumerate(changes.embedded_ids) if chunk_id in self._positions]
         positions = [self._positions[changes.embedded_ids[row]] for row in known]
         return vectors.extend(len(self._ids), positions, changes.vectors[known])

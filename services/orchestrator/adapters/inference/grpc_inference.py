@@ -1,36 +1,49 @@
-"""InferencePort over gRPC."""
+"""InferencePort over gRPC: commands become requests of the inference service, and its responses become outputs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import grpc
 
-from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
+from pagantic.inference.v1 import generation_pb2, inference_service_pb2, inference_service_pb2_grpc
 from pagantic_common.codec.messages import (
     message_to_proto,
     model_info_from_proto,
+    tool_call_from_proto,
+    tool_choice_to_proto,
     tool_definition_to_proto,
     usage_from_proto,
 )
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
+from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
-from services.orchestrator.adapters.inference.answers import MAX_ANSWER_BYTES, read_answer, read_candidates
 from services.orchestrator.adapters.inference.replica_set import ReplicaSet
-from services.orchestrator.adapters.inference.requests import (
-    decide_requests,
-    infer_request,
-    sample_request,
-    score_request,
-)
 from services.orchestrator.adapters.inference.routed_calls import RoutedCalls
+from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
 from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
-from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.core.model.response import (
+    CandidateOutput,
+    InferenceDelta,
+    InferenceOutput,
+    TokenLogprob,
+    ToolCallPiece,
+)
+from services.orchestrator.core.text_size import byte_size, encoded_bound
 from services.orchestrator.ports.services import PairScores, QuestionScores, Scores, TokenCount, Vectors
 
+MAX_ANSWER_BYTES = MAX_MESSAGE_BYTES // 2
+
+OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference_service_pb2.InferResponse]]
+# Most labels in one call of Score.
+MAX_LABELS = 8192
 COUNT_TIMEOUT_S = 10.0
 COUNT_ANSWER_S = 3.0  # then the call goes to another replica
 
@@ -119,3 +132,233 @@ class GrpcInference:
         request = inference_service_pb2.ScorePairsRequest(model=model, query=query, texts=texts)
         reply = await self._peer.call_unary(self._stub.ScorePairs, request)
         return PairScores(tuple(reply.scores), usage_from_proto(reply.usage))
+
+
+def decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:
+    """Return the requests that cover all questions, with at most `MAX_LABELS` labels each."""
+    chat = _chat(command.messages)
+    requests: list[inference_service_pb2.ScoreRequest] = []
+    labels = MAX_LABELS
+    for question in command.questions:
+        labels += len(question.labels)
+        if labels > MAX_LABELS:
+            requests.append(inference_service_pb2.ScoreRequest(model=hints.model, chat=chat))
+            labels = len(question.labels)
+        requests[-1].branches.add(ending=question.ending, continuations=question.labels)
+    return requests
+
+
+def score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:
+    """Return the request that weighs the beginnings of an answer."""
+    chat = _chat(command.messages, command.tools)
+    return inference_service_pb2.ScoreRequest(model=hints.model, chat=chat, continuations=continuations)
+
+
+def infer_request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
+    """Return the request for one answer."""
+    request = _plain_request(hints, command.engine_text, command.seed)
+    if command.text_prompt:
+        request.text = command.text_prompt
+    else:
+        request.chat.CopyFrom(_chat(command.messages, command.tools))
+        request.chat.tool_choice.CopyFrom(tool_choice_to_proto(command.tool_choice))
+    if command.max_tokens:
+        request.max_tokens = command.max_tokens
+    if command.temperature is not None:
+        request.sampling.temperature = command.temperature
+    if hints.top_logprobs is not None:
+        request.top_logprobs = hints.top_logprobs
+    return request
+
+
+def sample_request(command: Sample, hints: Hints) -> inference_service_pb2.InferRequest:
+    """Return the request of several candidates."""
+    request = _plain_request(hints, command.engine_text, command.seed)
+    request.chat.CopyFrom(_chat(command.messages))
+    request.sampling.temperature = command.temperature
+    request.candidate_count = command.voting.n
+    return request
+
+
+def _chat(messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> generation_pb2.ChatPrompt:
+    return generation_pb2.ChatPrompt(
+        messages=[message_to_proto(message) for message in messages],
+        tools=[tool_definition_to_proto(tool) for tool in tools],
+    )
+
+
+def _plain_request(hints: Hints, engine_text: str, seed: int | None) -> inference_service_pb2.InferRequest:
+    """Return a request that has no prompt yet."""
+    request = inference_service_pb2.InferRequest(
+        model=hints.model,
+        sampling=_sampling(hints, seed),
+        max_tokens=hints.max_tokens,
+        options_json=hints.options_json,
+        stop=hints.stop,
+        priority=hints.priority,
+        reasoning=reasoning_to_proto(hints.reasoning),
+    )
+    if engine_text:
+        request.constraint.engine_text = engine_text
+    return request
+
+
+def _sampling(hints: Hints, seed: int | None) -> generation_pb2.Sampling:
+    sampling = generation_pb2.Sampling(
+        temperature=hints.temperature, top_p=hints.top_p, seed=seed, logit_bias=dict(hints.logit_bias)
+    )
+    for name, value in hints.sampling.items():
+        setattr(sampling, name, value)
+    return sampling
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The output of one candidate so far, limited to `max_bytes`.
+
+    Output beyond the limit sets `is_cut`, and later pieces are dropped: a short piece would otherwise follow a gap.
+    """
+
+    max_bytes: int
+    contents: list[str] = field(default_factory=list)
+    reasonings: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+    seed: int | None = None
+    end: inference_service_pb2.CandidateEnd | None = None
+    size: int = 0  # This counts bytes, and the calls have a size of their own.
+    call_size: int = 0
+    is_cut: bool = False
+
+    def start(self, started: inference_service_pb2.InferenceStarted) -> InferenceDelta:
+        if self.model:  # Another replica continues the answer.
+            tokens = self.usage.output_tokens
+            return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed, continued_after_tokens=tokens)
+        self.model, self.seed = started.model.name, started.seed
+        self.usage = TokenUsage(
+            prompt_tokens=started.prompt_tokens,
+            cached_prompt_tokens=started.cached_prompt_tokens,
+            context_tokens=started.prompt_tokens,
+            context_window=started.model.context_window,
+        )
+        return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed)
+
+    def another(self) -> _Answer:
+        """Return another candidate of the same inference, without output."""
+        return _Answer(self.max_bytes, model=self.model, seed=self.seed)
+
+    def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
+        """Add the next piece, cut to the space left; a piece with log-probabilities is added whole or not at all."""
+        content, reasoning = delta.content, delta.reasoning
+        logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
+        self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
+        left = 0 if self.is_cut else self.max_bytes - self.size - self.call_size
+        self.is_cut = self.is_cut or byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > left
+        if self.is_cut:
+            left = 0 if logprobs else left
+            content, logprobs = _beginning(content, left - byte_size(reasoning)), []
+            reasoning = _beginning(reasoning, left)
+        self.size += byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs)
+        self.contents.append(content)
+        self.reasonings.append(reasoning)
+        self.logprobs += logprobs
+        context = self.usage.prompt_tokens + delta.output_tokens
+        self.usage = replace(self.usage, output_tokens=delta.output_tokens, context_tokens=context)
+        calls = tuple(ToolCallPiece(call.index, call.id, call.name, call.arguments_json) for call in delta.tool_calls)
+        return InferenceDelta(content, reasoning, self.usage, self.model, self.seed, calls)
+
+    def finish(self, end: inference_service_pb2.CandidateEnd) -> None:
+        """Take the end, with the calls; an engine need not have streamed them."""
+        self.end = end
+        self.call_size = sum(byte_size(call.arguments_json) for call in end.tool_calls)
+        self.is_cut = self.is_cut or self.size + self.call_size > self.max_bytes
+
+    def output(self, usage: TokenUsage) -> InferenceOutput:
+        """Return the whole output, without tool calls if it was cut: they would be incomplete."""
+        end = self.end or inference_service_pb2.CandidateEnd()
+        if self.is_cut:
+            end = inference_service_pb2.CandidateEnd(finish_reason=generation_pb2.FINISH_REASON_LENGTH)
+        return InferenceOutput(
+            content="".join(self.contents),
+            finish_reason=finish_reason_from_proto(end.finish_reason),
+            tool_calls=tuple(tool_call_from_proto(call) for call in end.tool_calls),
+            constraint_satisfied=end.constraint_satisfied,
+            usage=usage,
+            reasoning="".join(self.reasonings),
+            model=self.model,
+            seed=self.seed,
+            logprobs=tuple(self.logprobs),
+            max_bytes=self.max_bytes if self.is_cut else 0,
+        )
+
+
+def _beginning(text: str, max_bytes: int) -> str:
+    """Return as many whole characters of a text as fit."""
+    if max_bytes <= 0:
+        return ""
+    return text.encode()[:max_bytes].decode(errors="ignore")
+
+
+async def read_answer(
+    opened: OpenedResponses, note_window: Callable[[int], None], max_bytes: int = MAX_ANSWER_BYTES
+) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
+    """Yield the text of the only candidate, then the whole output; `note_window` gets the model's context window.
+
+    An answer that grows beyond `max_bytes` is stopped there.
+    Raises Internal (INFERENCE_MALFORMED_RESPONSE) for a stream that ends early.
+    """
+    answer = _Answer(max_bytes)
+    async with opened as responses:
+        async for response in responses:
+            match response.WhichOneof("event"):
+                case "started":
+                    note_window(response.started.model.context_window)
+                    yield answer.start(response.started)
+                case "delta":
+                    yield answer.add(response.delta)
+                case "candidate_end":
+                    answer.finish(response.candidate_end)
+                case "completed" if answer.end is not None:
+                    yield answer.output(usage_from_proto(response.completed.usage))
+                    return
+            if answer.is_cut and answer.end is None:
+                yield answer.output(answer.usage)
+                return
+    raise _ended_early()
+
+
+async def read_candidates(
+    opened: OpenedResponses, note_window: Callable[[int], None], max_bytes: int = MAX_ANSWER_BYTES
+) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
+    """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all.
+
+    Of a candidate that grows beyond `max_bytes` the rest is left out; it cannot be stopped alone.
+    Raises Internal (INFERENCE_MALFORMED_RESPONSE) for a stream that ends early.
+    """
+    answers: dict[int, _Answer] = {}
+    first = _Answer(max_bytes)
+    async with opened as responses:
+        async for response in responses:
+            match response.WhichOneof("event"):
+                case "started" if not first.model:
+                    note_window(response.started.model.context_window)
+                    first.start(response.started)
+                    yield first.usage
+                case "delta":
+                    index = response.delta.candidate_index
+                    answers.setdefault(index, first.another()).add(response.delta)
+                case "candidate_end":
+                    end = response.candidate_end
+                    answer = answers.setdefault(end.candidate_index, first.another())
+                    answer.finish(end)
+                    usage = TokenUsage(output_tokens=end.output_tokens)
+                    yield CandidateOutput(end.candidate_index, answer.output(usage))
+                case "completed":
+                    yield usage_from_proto(response.completed.usage)
+                    return
+    raise _ended_early()
+
+
+def _ended_early() -> Internal:
+    return Internal("the inference stream ended early", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)

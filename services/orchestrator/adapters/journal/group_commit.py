@@ -22,10 +22,10 @@ from pagantic_common.telemetry.names import (
     ORCHESTRATOR_JOURNAL_FAILED_WRITES,
     ORCHESTRATOR_JOURNAL_WRITE_DURATION,
 )
-from services.orchestrator.adapters.journal.changes.topics import topic_of
+from services.orchestrator.adapters.journal.changes.hub import topic_of
 from services.orchestrator.adapters.journal.database import translate_error
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
-from services.orchestrator.adapters.journal.writes import Admission, Writes
+from services.orchestrator.adapters.journal.writes import NewExecution, Writes
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Write
 
@@ -36,7 +36,7 @@ write_duration = make_histogram(
 )
 failed_writes = make_counter(ORCHESTRATOR_JOURNAL_FAILED_WRITES, "transactions of the journal that failed")
 
-Work = Admission | Write | Callable[[Connection], Any]
+Work = NewExecution | Write | Callable[[Connection], Any]
 
 
 class _Waiting(NamedTuple):
@@ -130,7 +130,7 @@ class GroupCommit:
 
     def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
         _settle(done, outcome)
-        if isinstance(work, Write | Admission) and isinstance(outcome, Exception):
+        if isinstance(work, Write | NewExecution) and isinstance(outcome, Exception):
             self._fail_after(work.record.key, outcome)
 
     def _fail_after(self, key: ExecutionKey, error: Exception) -> None:
@@ -161,12 +161,12 @@ class GroupCommit:
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
         """Do the admissions first, then the writes, then the rest: each kind in a few statements."""
-        self._admit_together(db, [work for work in works if isinstance(work, Admission)])
+        self._admit_together(db, [work for work in works if isinstance(work, NewExecution)])
         if writes := [work for work in works if isinstance(work, Write)]:
             self._writes.write_all(db, writes)
         return [_call(work, db) for work in works]
 
-    def _admit_together(self, db: Connection, admissions: Sequence[Admission]) -> None:
+    def _admit_together(self, db: Connection, admissions: Sequence[NewExecution]) -> None:
         if any(admission.takes_turn for admission in admissions):
             raise _NotTogetherError
         if admissions and self._writes.admit_all(db, admissions) != len(admissions):
@@ -176,7 +176,7 @@ class GroupCommit:
         failed: dict[ExecutionKey, Exception] = {}
         outcomes: list[Any] = []
         for work in works:
-            if not isinstance(work, Write | Admission):
+            if not isinstance(work, Write | NewExecution):
                 outcomes.append(self._write_one(db, work))
                 continue
             key = work.record.key
@@ -190,7 +190,7 @@ class GroupCommit:
         try:
             with db.begin_nested():
                 match work:
-                    case Admission():
+                    case NewExecution():
                         return self._writes.admit(db, work)
                     case Write():
                         return self._writes.write_all(db, [work])
@@ -208,7 +208,7 @@ class _NotTogetherError(Exception):
 
 def _call(work: Work, db: Connection) -> Any:
     """Call work that is a function; admissions and writes are done already."""
-    if isinstance(work, Admission | Write):
+    if isinstance(work, NewExecution | Write):
         return None
     return work(db)
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import shutil
+from pathlib import Path
 from threading import Lock
 
+from sqlalchemy import Engine, text
 from sqlalchemy.event import listen
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PreconditionFailed, Unavailable
+from pagantic_common.storage.database import READING
 from pagantic_common.telemetry.clock import SystemClock
+from services.orchestrator.adapters.journal.changes.hub import EVERYTHING
 from services.orchestrator.adapters.journal.changes.notices import Notices
-from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
 from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
 from services.orchestrator.adapters.journal.identity.audit import SqlAudit
@@ -32,9 +36,9 @@ from services.orchestrator.adapters.journal.stores.executions import SqlExecutio
 from services.orchestrator.adapters.journal.stores.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
-from services.orchestrator.adapters.journal.upkeep.space import JournalSpace
 from services.orchestrator.ports.journal import Durability
 
+_PARTS = ("", "-wal", "-shm")  # the files of a SQLite database
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
@@ -123,3 +127,33 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
                 migrate(db)
                 self._register(db, self._now_s())
             self._stack = stack.pop_all()
+
+
+class JournalSpace:
+    """Asks the file system about a SQLite file; of a server it knows the last reported size only."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._path: Path | None = None
+        if engine.dialect.name == "sqlite":
+            self._path = Path(str(engine.url.database))
+        self._server_bytes = math.nan
+
+    def used_bytes(self) -> float:
+        """Return the size of the database; NaN while it is unknown."""
+        if self._path is None:
+            return self._server_bytes
+        parts = [Path(f"{self._path}{part}") for part in _PARTS]
+        return float(sum(part.stat().st_size for part in parts if part.exists()))
+
+    def free_bytes(self) -> float | None:
+        """Return the free space of the volume; None for a database server."""
+        if self._path is None:
+            return None
+        return float(shutil.disk_usage(self._path.parent).free)
+
+    def ask(self) -> None:
+        """Ask the server for the size of its database; blocks."""
+        if self._path is None:
+            with self._engine.execution_options(**READING).connect() as db:
+                self._server_bytes = float(db.execute(text("SELECT pg_database_size(current_database())")).scalar_one())

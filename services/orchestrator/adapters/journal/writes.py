@@ -1,6 +1,7 @@
 """The writer's statements, synchronous and on one connection. Payloads are the protos that clients receive.
 
-A write names its owner, and fails for an execution that another owner has taken over.
+A write names its owner, and fails for an execution that another owner has taken over. Journal entries are stored as
+JSON documents of their kind and value, in a form that outlives the names of classes.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -21,23 +24,105 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
-from services.orchestrator.adapters.journal.entries import entry_to_json
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
-from services.orchestrator.adapters.journal.sealing import SealedBytes
+from services.orchestrator.adapters.journal.sealing import SealedBytes, sealing_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.execution.inputs import (
+    Decided,
+    Enforced,
+    Failed,
+    Inferred,
+    InputChecked,
+    Planned,
+    PlanRan,
+    Sampled,
+    ToolsRan,
+)
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
+from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
+# The names are stored: a class may be renamed, its name here may not. A form that an older reader would misread gets a
+# name with a version ("Prepared.2"), and the old name keeps its reader. The tests keep a journal of each release.
+KINDS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        "Admitted": Admitted,
+        "CallBegan": CallBegan,
+        "CallEnded": CallEnded,
+        "StepEnded": StepEnded,
+        "InputChecked": InputChecked,
+        "Prepared": Prepared,
+        "Inferred": Inferred,
+        "Sampled": Sampled,
+        "Decided": Decided,
+        "ToolsRan": ToolsRan,
+        "Enforced": Enforced,
+        "Planned": Planned,
+        "PlanRan": PlanRan,
+        "Failed": Failed,
+    }
+)
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in KINDS.items()}
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
 SAME_MOMENT_S = 1e-6  # a stored moment is rounded to microseconds
 _MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
 _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "cost_usd")
 
 
+class UnreadableEntryError(ValueError):
+    """An entry that this version cannot read."""
+
+
+def entry_to_json(entry: Entry) -> bytes:
+    """Encode an entry; the input of a step's machine comes with the step's name and the number of its run.
+
+    Of a stored conversation only the positions are kept: else each turn would store the whole conversation again.
+    """
+    if isinstance(entry, Prepared):
+        entry = replace(entry, history=entry.history[: len(entry.history) - len(referred_positions(entry))])
+    if isinstance(entry, NestedInput):
+        document: list[Any] = [_NAMES[type(entry.happened)], entry.happened, entry.step, entry.number]
+    else:
+        document = [_NAMES[type(entry)], entry]
+    return to_json(document, inf_nan_mode="constants")
+
+
+def referred_positions(entry: Entry) -> range:
+    """Return the positions of the stored conversation that an entry refers to instead of keeping the messages."""
+    if isinstance(entry, Prepared):
+        return range(entry.history_start, entry.history_end)
+    return range(0)
+
+
+def with_history(entry: Entry, referred: Sequence[Message]) -> Entry:
+    """Return an entry with the messages that it refers to."""
+    if isinstance(entry, Prepared):
+        return replace(entry, history=(*entry.history, *referred))
+    return entry
+
+
+def entry_from_json(document: bytes) -> Entry:
+    """Decode an entry; raises UnreadableEntryError."""
+    try:
+        kind, value, *inside = from_json(document)
+        entry: Any = _ADAPTERS[kind].validate_python(value)
+        if inside:
+            entry = NestedInput(str(inside[0]), int(inside[1]), entry)
+    except ValidationError as error:  # pydantic's message contains the values, which may be private
+        where = error.errors(include_input=False, include_url=False)[0]
+        raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise UnreadableEntryError("an entry cannot be read: this version does not have its kind") from None
+    found: Entry = entry
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class Admission:
+class NewExecution:
     """An execution to admit.
 
     With `takes_turn` it is refused while another execution has the session's turn. With `has_new_id` it fails where
@@ -50,7 +135,7 @@ class Admission:
     has_new_id: bool = False
 
 
-class Prepared:
+class CompiledStatement:
     """A statement that every request runs, compiled once and passed directly to the driver.
 
     `Connection.execute` takes about ten times as long and `exec_driver_sql` twice as long, eight times per request.
@@ -63,13 +148,19 @@ class Prepared:
         self._names: Sequence[str] | None = getattr(compiled, "positiontup", None)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
         sealed = {name: bind.type for name, bind in compiled.binds.items() if isinstance(bind.type, SealedBytes)}
-        self._seal = {name: partial(kind.process_bind_param, dialect=dialect) for name, kind in sealed.items()}
+        self._places = [(name, kind.place.encode()) for name, kind in sealed.items()]
+        self._dialect = dialect
 
     def run(self, db: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Execute it once per row; returns how many rows of the table it touched."""
         if not rows:
             return 0
-        filled: list[Any] = [{**self._fixed, **row, **self._sealed(row)} for row in rows]
+        filled: list[Any] = [{**self._fixed, **row} for row in rows]
+        sealing = sealing_of(self._dialect)
+        for name, place in self._places:
+            for values in filled:
+                if values[name] is not None:
+                    values[name] = sealing.seal(values[name], place)
         if self._names is not None:
             filled = [[row[name] for name in self._names] for row in filled]
         cursor = db.connection.cursor()
@@ -78,9 +169,6 @@ class Prepared:
             return cursor.rowcount
         finally:
             cursor.close()
-
-    def _sealed(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: seal(row[name]) for name, seal in self._seal.items()}
 
 
 class Writes:
@@ -99,20 +187,20 @@ class Writes:
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
         moved = update(_executions).where(_is_keyed(_executions), _executions.c.owner == owner, IS_LIVE)
         added = {name: tables.usage_totals.c[name] + totals.excluded[name] for name in _SUMS}
-        self._admit = Prepared(executions.values(new).on_conflict_do_nothing(), dialect)
-        self._move = Prepared(moved.values({name: bindparam(name) for name in _MOVING}), dialect)
-        self._add_events = Prepared(self._insert(tables.events), dialect)
-        self._add_entries = Prepared(self._insert(tables.entries), dialect)
-        self._add_messages = Prepared(self._insert(tables.messages), dialect)
-        self._keep = Prepared(self._insert(tables.kept_requests), dialect)
-        self._end_entries = Prepared(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
-        self._end_turns = Prepared(delete(_turns).where(_is_keyed(_turns)), dialect)
-        self._add_totals = Prepared(
+        self._admit = CompiledStatement(executions.values(new).on_conflict_do_nothing(), dialect)
+        self._move = CompiledStatement(moved.values({name: bindparam(name) for name in _MOVING}), dialect)
+        self._add_events = CompiledStatement(self._insert(tables.events), dialect)
+        self._add_entries = CompiledStatement(self._insert(tables.entries), dialect)
+        self._add_messages = CompiledStatement(self._insert(tables.messages), dialect)
+        self._keep = CompiledStatement(self._insert(tables.kept_requests), dialect)
+        self._end_entries = CompiledStatement(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
+        self._end_turns = CompiledStatement(delete(_turns).where(_is_keyed(_turns)), dialect)
+        self._add_totals = CompiledStatement(
             totals.on_conflict_do_update(index_elements=["tenant", "session_id", "model", "subject"], set_=added),
             dialect,
         )
 
-    def admit(self, db: Connection, admission: Admission) -> ExecutionRecord | None:
+    def admit(self, db: Connection, admission: NewExecution) -> ExecutionRecord | None:
         """Store a new execution, or return the stored execution with its id."""
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
@@ -122,7 +210,7 @@ class Writes:
         self._take_turn_now(db, admission)
         return None
 
-    def admit_again(self, db: Connection, admission: Admission, ended: ExecutionRecord) -> int | None:
+    def admit_again(self, db: Connection, admission: NewExecution, ended: ExecutionRecord) -> int | None:
         """Restart an ended execution unless another caller was faster; keep its events, delete its entries."""
         record, key = admission.record, admission.record.key
         fresh = _row_of(record) | {
@@ -147,12 +235,12 @@ class Writes:
         self._add_entries.run(db, [_entry_row(key, 0, replace(admission.admitted, after_sequence=last))])
         return int(last)
 
-    def _take_turn_now(self, db: Connection, admission: Admission) -> None:
+    def _take_turn_now(self, db: Connection, admission: NewExecution) -> None:
         record = admission.record
         if admission.takes_turn and not self.take_turn(db, record.session_key, record.request_id):
             raise _turn_runs(record.session_key)
 
-    def admit_all(self, db: Connection, admissions: Sequence[Admission]) -> int:
+    def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
         """Store the executions with free ids; return their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):

@@ -18,11 +18,10 @@ from services.orchestrator.core.conversation.prompt import (
 )
 from services.orchestrator.core.execution.commands import Prepare
 from services.orchestrator.core.execution.run import Run
-from services.orchestrator.core.model.client_tools import check_results
 from services.orchestrator.core.model.plan import tools_of
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.request_check import check_configuration
+from services.orchestrator.core.model.request_check import check_configuration, check_results
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.ports.services import CompiledConstraint
 

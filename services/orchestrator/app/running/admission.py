@@ -29,7 +29,7 @@ from services.orchestrator.core.execution.lifecycle import IllegalInputError, Il
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.keys import Account, ExecutionKey
-from services.orchestrator.core.model.policies.replay import ReplayPolicy
+from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
@@ -52,7 +52,7 @@ class Admission:
         self._is_draining = False
 
     def begin_drain(self) -> None:
-        """Resume nothing any more: what is interrupted waits for another orchestrator, or for the next start."""
+        """Stop resuming: interrupted executions wait for another orchestrator, or for the next start."""
         self._is_draining = True
 
     async def find(self, submission: Submission, ended: ExecutionRecord | None = None) -> Execution | ExecutionRecord:

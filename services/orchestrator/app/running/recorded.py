@@ -7,7 +7,7 @@ from services.orchestrator.core.admission.experiments import Experiments, as_rec
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
-from services.orchestrator.core.model.policies.replay import ReplayPolicy
+from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import Record, read_record

@@ -1,12 +1,18 @@
-"""The confidence that retrieved context gives an answer."""
+"""The confidence that retrieved chunks answer a question: by their scores, or by a model that is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.text.scoring import coverage_of
+from pagantic_common.domain.chunks import Chunk, lay_out
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.text.quoting import fenced
+from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS, coverage_of
+from services.orchestrator.core.model.request import Request
 
+YES_OR_NO: Final = ("Yes", "No")
 FRACTIONS = frozenset({"keyword"})  # score kinds that measure the matched fraction of a query, in [0, 1]
 
 
@@ -20,3 +26,37 @@ def retrieval_confidence(query: str, chunks: Sequence[Chunk]) -> float | None:
     if all(chunk.score_kind in FRACTIONS for chunk in chunks):
         return min(1.0, max(0.0, sum(chunk.score for chunk in chunks) / len(chunks)))
     return coverage_of(query, (chunk.content for chunk in chunks))
+
+
+def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Message, ...]:
+    """Return the conversation that asks whether chunks contain the answer to a question.
+
+    The chunks come first, as in the prompt of the answer, which can then share the prefix. They are quoted in any
+    role, so that a chunk cannot answer in place of the model.
+    """
+    yes, no = YES_OR_NO
+    asked = (
+        f"{lay_out(chunks, is_fenced=True)}\n\nQuestion:\n\n{fenced(question[-MAX_QUERY_CHARS:])}\n\n"
+        f"Does the context have the answer to the question? Answer {yes} or {no}."
+    )
+    return (Message(Role.USER, content=asked),)
+
+
+def refusal_of(request: Request, probability: float | None) -> Failure | None:
+    """Return the failure if the chunks are too unlikely to contain the answer; None if the request may proceed.
+
+    A probability of None is unknown.
+    """
+    policy = request.context
+    if policy is None or policy.answerability is None or probability is None:
+        return None
+    least = policy.answerability.min_probability
+    if probability >= least:
+        return None
+    message = (
+        f"the chunks retrieved from collection {policy.collection!r} have the answer with probability "
+        f"{probability:.3g}, and context.answerability.min_probability is {least:g}: add documents that answer, raise "
+        "context.max_chunks, or lower min_probability"
+    )
+    details = {"probability": probability, "min_probability": least}
+    return failure_of(ErrorCode.ORCHESTRATION_NOT_ANSWERABLE, message, details=details)

@@ -12,8 +12,7 @@ from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.policies.replay import ReplayPolicy
-from services.orchestrator.core.model.policies.retry import RetryPolicy
+from services.orchestrator.core.model.policies import ReplayPolicy, RetryPolicy
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.voting import Voting
 from services.orchestrator.core.tools.policy import ToolPolicy

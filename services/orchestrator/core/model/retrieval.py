@@ -26,8 +26,8 @@ class Retriever(StrEnum):
 _EMBEDDING_RETRIEVERS = frozenset({Retriever.VECTOR, Retriever.HYBRID})
 
 
-class Fusion(StrEnum):
-    """A way to fuse BM25 and vectors."""
+class SearchFusion(StrEnum):
+    """A way to fuse BM25 and vectors. The values are stored in journals: do not change them."""
 
     UNSPECIFIED = "FUSION_UNSPECIFIED"
     RECIPROCAL_RANK = "FUSION_RECIPROCAL_RANK"
@@ -39,7 +39,7 @@ class SearchOptions:
     """Further options of a search; an empty filter, 0 and None mean not set."""
 
     filter: str = ""
-    fusion: Fusion = Fusion.UNSPECIFIED
+    fusion: SearchFusion = SearchFusion.UNSPECIFIED
     vector_weight: float | None = None
     smoothing: float | None = None
     diversity: float = 0.0

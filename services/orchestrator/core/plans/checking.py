@@ -17,7 +17,7 @@ from services.orchestrator.core.model.plan import (
     ValueKind,
     dependencies_of,
 )
-from services.orchestrator.core.model.policies.retry import MAX_RETRIES
+from services.orchestrator.core.model.policies import MAX_RETRIES
 from services.orchestrator.core.plans.step_rules import CHECKED, check_parameters, rules_of
 
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"

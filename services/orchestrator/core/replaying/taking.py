@@ -10,17 +10,19 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import ANSWER_OF
-from services.orchestrator.core.execution.inputs import ToolsRan
+from services.orchestrator.core.execution.inputs import Decided, Enforced, Inferred, Input, Planned, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
-from services.orchestrator.core.model.policies.replay import ChangedResult, ReplayPolicy, ReplayTools
+from services.orchestrator.core.model.policies import ChangedResult, ReplayPolicy, ReplayTools
+from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
-from services.orchestrator.core.replaying.without_usage import step_without_usage, without_usage
 
+_FREE = TokenUsage()
 MAX_NAMED_STEPS = 40  # A message that named all steps could be long.
 # The step `prepare` settles these fields; each has its name in the contract.
 _SETTLED: Mapping[str, str] = MappingProxyType(
@@ -167,3 +169,30 @@ def _changed(call: CallEnded, change: ChangedResult | None) -> CallEnded:
     if change is None:
         return call
     return replace(call, record=replace(call.record, result=change.result, is_error=change.is_error, error_code=None))
+
+
+def without_usage(gave: Input) -> Input:
+    """Return an answer that cost nothing; PREPARE's has its history in full, and not a conversation's positions."""
+    match gave:
+        case Prepared():
+            return replace(gave, usage=_FREE, history_start=0, history_end=0)
+        case Inferred():
+            return replace(gave, output=replace(gave.output, usage=_FREE), score_usage=_FREE)
+        case Enforced():
+            return replace(gave, enforcement=replace(gave.enforcement, judge_usage=_FREE))
+        case Sampled():
+            replicas = tuple(
+                replace(one, enforcement=one.enforcement and replace(one.enforcement, judge_usage=_FREE))
+                for one in gave.replicas
+            )
+            return replace(gave, replicas=replicas, usage=_FREE)
+        case Planned() | Decided():
+            return replace(gave, usage=_FREE)
+        case _:
+            return gave
+
+
+def step_without_usage(ended: StepEnded) -> StepEnded:
+    """Return the end of a plan's step that cost nothing."""
+    enforcement = ended.enforcement and replace(ended.enforcement, judge_usage=_FREE)
+    return StepEnded(replace(ended.result, usage=_FREE), enforcement)

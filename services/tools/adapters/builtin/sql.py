@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
+from pagantic_common.domain.text.json_text import dump_json
 from services.tools.adapters.builtin.parameters import object_schema
-from services.tools.core.builtin.row_text import rows_to_json
 from services.tools.ports import Report
 
 MAX_QUERY_CHARS = 8192
@@ -140,3 +141,36 @@ def _reason_of(error: Exception) -> str:
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
         return "only one SELECT statement is permitted, without PRAGMA, ATTACH and functions that reach files"
     return str(error)[:500]
+
+
+def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows: int, max_bytes: int) -> str:
+    """Return columns, rows and whether rows were left out; raises ToolFailed if even a single row does not fit."""
+    names = dump_json([_text(name) for name in columns])
+    written: list[str] = []
+    left_bytes = max_bytes - len(names.encode()) - 64  # the keys around it
+    is_truncated = False
+    for row in rows:
+        text = dump_json([_value(value) for value in row])
+        left_bytes -= len(text.encode()) + 1
+        if left_bytes < 0 or len(written) == max_rows:
+            is_truncated = True
+            break
+        written.append(text)
+    if is_truncated and not written:
+        raise ToolFailed(f"one row has more than {max_bytes} bytes: select fewer columns, or cut them with substr")
+    return f'{{"columns":{names},"rows":[{",".join(written)}],"is_truncated":{dump_json(is_truncated)}}}'
+
+
+def _value(value: Any) -> Any:
+    """Return a value that JSON has: bytes and infinite numbers become words."""
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        return _text(value)
+    return value
+
+
+def _text(value: str) -> str:
+    return value.encode(errors="replace").decode()

@@ -14,25 +14,48 @@ import httpx2
 from mcp import Client, MCPError, types
 from mcp.client import Transport
 from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.session import ElicitationFnT, IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from pagantic_common.telemetry.logging import get_logger, report_bug
-from services.tools.adapters.http_guard import Bounds, guarded_client
-from services.tools.adapters.mcp.http_transport import SessionTransport
-from services.tools.adapters.mcp.oauth import credentials_auth
+from services.tools.adapters.http_guard import Bounds, GuardedTransport, guarded_client
 from services.tools.adapters.mcp.session import SdkSession, words_of
 from services.tools.adapters.mcp.stdio import StdioTransport
-from services.tools.core.servers import ProgramTransport, ServerSpec
+from services.tools.core.servers import HttpTransport, ProgramTransport, ServerSpec
 from services.tools.ports import McpSession, ServerLost
 
+_END_TIMEOUT_S = 2.0
 log = get_logger(__name__)
 
 # Connections beyond the calls: streams for changes, and requests for lists.
 _MORE_CONNECTIONS = 16
 _EXPECTED = (MCPError, OAuthFlowError, httpx2.HTTPError, httpx2.StreamError, OSError, ValidationError, RuntimeError)
+
+
+class SessionTransport(GuardedTransport):
+    """A guarded transport that knows how sessions end, and that the SDK bounds each event of a stream."""
+
+    uncounted_type = "text/event-stream"
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; raises RequestRefused, and ResponseTooLarge while its body is read."""
+        if request.method == "DELETE":
+            return await self._end_session(request)
+        return await super().handle_async_request(request)
+
+    async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
+        """Notify the server that its session ends, and wait briefly for the status alone."""
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                response = await self.send(request)
+                await response.aclose()
+        except TimeoutError:
+            raise httpx2.ReadTimeout("the end of the session is not confirmed", request=request) from None
+        return httpx2.Response(response.status_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +179,42 @@ def quiet_sdk() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class TokensInMemory:
+    """Keeps tokens until the session ends."""
+
+    def __init__(self) -> None:
+        self._tokens: OAuthToken | None = None
+        self._client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the newest tokens."""
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep tokens."""
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the client's registration."""
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep the client's registration."""
+        self._client = client_info
+
+
+def credentials_auth(http: HttpTransport) -> httpx2.Auth | None:
+    """Return the authentication that gets tokens for a server; None without credentials."""
+    credentials = http.credentials
+    if credentials is None:
+        return None
+    return ClientCredentialsOAuthProvider(
+        http.url,
+        TokensInMemory(),
+        credentials.client_id,
+        credentials.client_secret,
+        scope=credentials.scope,
+        issuer=credentials.issuer,
+    )

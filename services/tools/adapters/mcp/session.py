@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -15,13 +15,20 @@ from pydantic import ValidationError
 
 from pagantic_common.domain.errors import InvalidRequest, Unavailable
 from pagantic_common.domain.messages import ToolFailed
+from pagantic_common.grammar.schema_problems import describe_problem
+from pagantic_common.grammar.schema_validator import SchemaError, Validator, build_validator
+from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.tools.call import ToolContext
 from pagantic_common.tools.function import MAX_TIMEOUT_S
-from services.tools.adapters.mcp.contents import contents_of, text_of_block, text_of_result
-from services.tools.adapters.mcp.listings import prompt_of, resource_of, tool_of
-from services.tools.adapters.mcp.output_check import OutputCheck
-from services.tools.adapters.mcp.tool_list_filter import ToolListFilter
-from services.tools.adapters.mcp.tool_listing import MAX_PAGES, MAX_REASON_CHARS, ToolListing, places_of
+from services.tools.adapters.mcp.contents import (
+    contents_of,
+    prompt_of,
+    resource_of,
+    text_of_block,
+    text_of_result,
+    tool_of,
+)
+from services.tools.adapters.mcp.tool_listing import MAX_PAGES, MAX_REASON_CHARS, ToolListFilter, ToolListing, places_of
 from services.tools.core.servers import (
     FilledPrompt,
     OfferedTool,
@@ -34,6 +41,9 @@ from services.tools.core.servers import (
 )
 from services.tools.ports import Report, ServerLost
 
+log = get_logger(__name__)
+
+_MAX_PROBLEM_CHARS = 300
 ResultT = TypeVar("ResultT")
 
 _LISTEN_AGAIN_S = 5.0
@@ -46,6 +56,37 @@ _LOST = frozenset(
         "SSE stream ended and reconnection attempts were exhausted",
     }
 )
+
+
+class OutputCheck:
+    """Holds the validators of a session's tools: the SDK's own check matches patterns in exponential time."""
+
+    def __init__(self) -> None:
+        self._validators: dict[str, Validator] = {}
+
+    def learn(self, tools: Iterable[types.Tool]) -> None:
+        """Take these tools in place of those before; a schema that cannot be used is logged, and checks nothing."""
+        self._validators = {}
+        for tool in tools:
+            if tool.output_schema is None:
+                continue
+            try:
+                self._validators[tool.name] = build_validator(tool.output_schema, mask="the value")
+            except SchemaError as error:
+                log.warning("an output schema of an mcp server is not used", tool=tool.name[:80], reason=str(error))
+
+    async def check(self, name: str, result: types.CallToolResult) -> None:
+        """Raise ToolFailed for structured content that breaks the tool's schema."""
+        validator = self._validators.get(name)
+        if validator is None or result.structured_content is None:
+            return
+        try:
+            problem = next(iter(validator.iter_errors(result.structured_content)), None)
+        except ValueError:  # the validator's own limit of nesting
+            raise ToolFailed("its result is nested too deeply to be checked") from None
+        if problem is not None:
+            words = describe_problem(problem)[:_MAX_PROBLEM_CHARS]
+            raise ToolFailed(f"its result does not have the form that it declares: {words}")
 
 
 class SdkSession:

@@ -1,15 +1,19 @@
 """Reads the tool list of a server entry by entry, within limits for the whole list.
 
-A server cannot make the reading of its list expensive: a large tool is not validated, and a tool with many defects is
-not described defect by defect.
+A server cannot make the reading of its list expensive: what is large is not validated, and what is wrong in many places
+is not described place by place. Tools that break the protocol are taken out of the pages before the SDK reads them: it
+refuses a whole list for one such tool, and leaves others out without a word.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from mcp.client import ClientSession
+from mcp.shared.dispatcher import CallOptions
 from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp.types.methods import parse_server_result
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
@@ -161,3 +165,37 @@ def _name_of(tool: Any) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON_CHARS]
+
+
+class ToolListFilter:
+    """Filters the pages that a session receives. Set `listing` before requesting the list."""
+
+    def __init__(self, session: ClientSession, listing: ToolListing) -> None:
+        self.listing = listing
+        # The SDK has no public place where a result is not yet validated.
+        dispatcher = session._dispatcher  # noqa: SLF001
+        self._send = dispatcher.send_raw_request
+        dispatcher.send_raw_request = self._send_filtered  # type: ignore[method-assign]
+
+    async def _send_filtered(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        result = await self._send(method, params, opts)
+        tools = result.get("tools")
+        if method == METHOD and isinstance(tools, list):
+            self.listing.take_rest({**result, "tools": []})
+            return {**result, "tools": await sift(tools, self.listing)}
+        return result
+
+
+async def sift(tools: Sequence[Any], listing: ToolListing) -> list[Any]:
+    """Return the tools of a page that satisfy the protocol; others of the service run between two of them."""
+    fitting: list[Any] = []
+    for number, tool in enumerate(tools):
+        if listing.end_reason:
+            listing.skip(len(tools) - number)
+            break
+        if listing.take(tool):
+            fitting.append(tool)
+        await asyncio.sleep(0)
+    return fitting

@@ -16,7 +16,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.rows import wrong_token
 from services.orchestrator.adapters.journal.schema import audit_records
-from services.orchestrator.adapters.journal.writes import Prepared
+from services.orchestrator.adapters.journal.writes import CompiledStatement
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page
 
@@ -35,7 +35,7 @@ class SqlAudit(JournalAccess, AuditStore):
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
         super().__init__(url, owner, clock)
         self.audit_key = b""
-        self._add_record = Prepared(self._insert(audit_records), self._dialect)
+        self._add_record = CompiledStatement(self._insert(audit_records), self._dialect)
         self._listing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-audit")
         # The last position and digest of this owner's chain, which has no other writer; None until it is read.
         self._head: tuple[int, bytes] | None = None

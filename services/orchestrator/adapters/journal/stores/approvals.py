@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, or_, select, update
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.changes.topics import topic_of
+from services.orchestrator.adapters.journal.changes.hub import topic_of
 from services.orchestrator.adapters.journal.rows import get_record, of_execution, read_token, token_of, wrong_token
 from services.orchestrator.adapters.journal.schema import approvals, executions
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto

@@ -10,12 +10,6 @@ from sqlalchemy import Connection, Select, select
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.database import EVERY_TENANT
-from services.orchestrator.adapters.journal.entries import (
-    UnreadableEntryError,
-    entry_from_json,
-    referred_positions,
-    with_history,
-)
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     RECORD,
@@ -29,7 +23,13 @@ from services.orchestrator.adapters.journal.rows import (
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
 from services.orchestrator.adapters.journal.stores.kept_requests import SqlKept, page_by_metadata
-from services.orchestrator.adapters.journal.writes import Admission
+from services.orchestrator.adapters.journal.writes import (
+    NewExecution,
+    UnreadableEntryError,
+    entry_from_json,
+    referred_positions,
+    with_history,
+)
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
@@ -48,16 +48,16 @@ class SqlExecutions(SqlKept, ExecutionJournal):
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
     ) -> ExecutionRecord | None:
-        found: ExecutionRecord | None = await self._commit(Admission(record, admitted, takes_turn))
+        found: ExecutionRecord | None = await self._commit(NewExecution(record, admitted, takes_turn))
         return found
 
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
-        return self._group.submit(Admission(record, admitted, has_new_id=True), can_wait=True)
+        return self._group.submit(NewExecution(record, admitted, has_new_id=True), can_wait=True)
 
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:
-        admission = Admission(record, admitted, takes_turn)
+        admission = NewExecution(record, admitted, takes_turn)
         after: int | None = await self._commit(lambda db: self._writes.admit_again(db, admission, ended))
         return after
 

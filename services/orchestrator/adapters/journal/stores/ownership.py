@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 
 from pagantic_common.domain.clock import Clock
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.changes.topics import EVERYTHING
+from services.orchestrator.adapters.journal.changes.hub import EVERYTHING
 from services.orchestrator.adapters.journal.database import translating_errors
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, among, of_execution
 from services.orchestrator.adapters.journal.schema import executions, owners

@@ -11,7 +11,7 @@ from pagantic_common.guards.redaction import Window
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import make_counter
 from pagantic_common.telemetry.names import ORCHESTRATOR_GUARD_FAILURES, ORCHESTRATOR_GUARD_FINDINGS
-from pagantic_common.telemetry.spans import span
+from pagantic_common.telemetry.tracing import span
 from services.orchestrator.app.effects.guarding.judging import judge
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from

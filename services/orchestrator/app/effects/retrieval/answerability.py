@@ -11,7 +11,7 @@ from pagantic_common.domain.messages import ToolChoice
 from services.orchestrator.app.effects.inference.weighing import weigh
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_excused, optional_failure_from
-from services.orchestrator.core.conversation.answerability import YES_OR_NO, answerability_messages
+from services.orchestrator.core.conversation.retrieval import YES_OR_NO, answerability_messages
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints, side_hints

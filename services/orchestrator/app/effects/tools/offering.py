@@ -10,8 +10,15 @@ from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import is_outage
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies
-from services.orchestrator.core.tools.selection import MAX_SEARCHED, called_names, fit_together, query_of, select
+from services.orchestrator.core.tools.policy import (
+    MAX_SEARCHED,
+    ToolAction,
+    ToolPolicies,
+    called_names,
+    fit_together,
+    query_of,
+    select,
+)
 from services.orchestrator.ports.services import OfferedTool
 
 Offer = tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]

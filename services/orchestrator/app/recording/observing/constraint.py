@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagantic_common.domain.validation import Enforcement
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_VALIDATION_DURATION, VALIDATION_VALID
-from pagantic_common.telemetry.spans import span
+from pagantic_common.telemetry.tracing import span
 from services.orchestrator.app.recording.observing.experiment import variant_labels
 from services.orchestrator.app.recording.observing.measured import measured
 from services.orchestrator.core.model.contract import OutputContract

@@ -12,7 +12,7 @@ from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_RETRIEVAL_DURATION
-from pagantic_common.telemetry.spans import span
+from pagantic_common.telemetry.tracing import span
 from services.orchestrator.app.recording.observing.measured import measured
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.ports.services import BuiltContext, ContextPort, Ranking

@@ -10,7 +10,7 @@ from opentelemetry.metrics import Histogram
 from opentelemetry.trace import Span, SpanKind
 
 from pagantic_common.telemetry.names import ERROR_TYPE
-from pagantic_common.telemetry.spans import Attributes, error_type_of, span
+from pagantic_common.telemetry.tracing import Attributes, error_type_of, span
 
 
 @contextmanager

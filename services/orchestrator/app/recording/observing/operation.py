@@ -14,7 +14,7 @@ from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation, TokenType
 from pagantic_common.telemetry.names import ERROR_TYPE
 from pagantic_common.telemetry.scope import current_scope
-from pagantic_common.telemetry.spans import Attributes, error_type_of, span
+from pagantic_common.telemetry.tracing import Attributes, error_type_of, span
 from services.orchestrator.app.recording.observing.experiment import variant_labels
 
 WritableAttributes = dict[str, AttributeValue]

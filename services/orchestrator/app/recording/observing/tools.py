@@ -9,7 +9,7 @@ from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_histogram
 from pagantic_common.telemetry.names import ERROR_TYPE, ORCHESTRATOR_TOOL_DURATION
-from pagantic_common.telemetry.spans import Attributes, note_error
+from pagantic_common.telemetry.tracing import Attributes, note_error
 from services.orchestrator.app.recording.observing.measured import measured
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool, Report, ToolsPort

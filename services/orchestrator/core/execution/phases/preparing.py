@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagantic_common.domain.errors import Failure
-from services.orchestrator.core.conversation.answerability import refusal_of
 from services.orchestrator.core.conversation.citations import unquotable_failure
+from services.orchestrator.core.conversation.retrieval import refusal_of
 from services.orchestrator.core.execution.commands import RunPlan
 from services.orchestrator.core.execution.ending import abstain, fail, move
 from services.orchestrator.core.execution.lifecycle import State

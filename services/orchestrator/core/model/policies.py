@@ -1,4 +1,4 @@
-"""The part of a request that names a recorded execution to run again."""
+"""Policies of a request: of retries, and of a replay."""
 
 from __future__ import annotations
 
@@ -12,6 +12,46 @@ from pagantic_common.domain.ids import require_id, require_printable
 MAX_CHANGED_RESULTS = 128
 MAX_STEP_CHARS = 200
 MAX_CALL_ID_CHARS = 400
+DEFAULT_MAX_RETRIES = 2
+MAX_RETRIES = 10
+MAX_BACKOFF_S = 60.0
+MAX_WAITS_S = 300.0  # all retries together
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often work is tried again, and how the wait between attempts grows."""
+
+    max_retries: int = DEFAULT_MAX_RETRIES
+    backoff_s: float = 0.0
+    is_exponential: bool = False
+
+    @property
+    def objection(self) -> str:
+        """Why the policy is invalid; empty when it is valid."""
+        if not 0 <= self.max_retries <= MAX_RETRIES:
+            return f"max_retries is {self.max_retries}: it must be between 0 and {MAX_RETRIES}"
+        if not 0 <= self.backoff_s <= MAX_BACKOFF_S:
+            return f"backoff is {self.backoff_s:g} s: it must be between 0 and {MAX_BACKOFF_S:g} s"
+        waits_s = sum(self.wait_s(retry, 0.0) for retry in range(1, self.max_retries + 1))
+        if waits_s > MAX_WAITS_S:
+            return (
+                f"backoff comes to {waits_s:g} s over {self.max_retries} retries: at most {MAX_WAITS_S:g} s are allowed"
+            )
+        return ""
+
+    def wait_s(self, retry: int, draw: float) -> float:
+        """Return the wait before retry number `retry`, from 1; 0 has no wait. No wait is longer than MAX_BACKOFF_S.
+
+        `draw` in [0, 1) shortens an exponential wait by up to a half, so that callers that failed together come back
+        apart.
+        """
+        if retry == 0:
+            return 0.0
+        growth = 1.0
+        if self.is_exponential:
+            growth = 2 ** (retry - 1) * (1 - draw / 2)
+        return min(MAX_BACKOFF_S, self.backoff_s * growth)
 
 
 class ReplayTools(StrEnum):

@@ -1,1 +1,0 @@
-"""Puts the context service together."""

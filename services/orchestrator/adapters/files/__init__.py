@@ -1,1 +1,0 @@
-"""Files and folders that an operator gives, read at the start."""

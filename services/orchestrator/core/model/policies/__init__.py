@@ -1,1 +1,0 @@
-"""Policies of a request: of retries, and of a replay."""

@@ -1,0 +1,128 @@
+"""Scorers by words, by the chunks' own scores, by embeddings and by a cross-encoder."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pagantic_common.domain.chunks import Chunk
+from pagantic_common.domain.text.calibration import probability_of
+from pagantic_common.domain.text.fitting import TextEmbedder, embed_beginnings, embed_ends, ends, first_fitting
+from pagantic_common.domain.text.ranking import Vectors, diversify
+from pagantic_common.domain.text.scoring import TextIndex
+from services.rerank.ports import PairScorer, Scorer, ScorerInfo
+
+TEXTS_OF_A_CALL = 32  # a cross-encoder takes as long for a text as an embedding model for many texts
+
+
+class EmbeddingScorer:
+    """Scores by the cosine of embeddings; a Scorer.
+
+    Args:
+        embedder: Makes the embeddings.
+        model: Alias of the embedding model for requests without a model.
+    """
+
+    info = ScorerInfo("embedding", "cosine of the embeddings of query and chunk", -1.0, 1.0)
+
+    def __init__(self, embedder: TextEmbedder, model: str) -> None:
+        self._embedder = embedder
+        self._model = model
+
+    async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
+        """Return the cosine of each chunk, None for a blank chunk."""
+        scored = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
+        scores: list[float | None] = [None] * len(chunks)
+        if not scored:
+            return scores
+        model = model or self._model
+        query_vector = (await embed_ends(self._embedder, model, [query]))[0]
+        vectors = await embed_beginnings(self._embedder, model, [chunks[position].content for position in scored])
+        cosines = np.clip(vectors.astype(np.float64) @ query_vector.astype(np.float64), -1.0, 1.0)
+        for position, cosine in zip(scored, cosines.tolist(), strict=True):
+            scores[position] = cosine
+        return scores
+
+    async def spread(self, chunks: Sequence[Chunk], diversity: float, limit: int, model: str) -> list[Chunk]:
+        """Return at most `limit` chunks by maximal marginal relevance. A blank chunk is like no other."""
+        texts = [chunk.content for chunk in chunks if chunk.content.strip()]
+        if not texts:
+            return list(chunks[:limit])
+        embedded = await embed_beginnings(self._embedder, model or self._model, texts)
+        vectors: Vectors = np.zeros((len(chunks), embedded.shape[1]), dtype=np.float32)
+        vectors[[position for position, chunk in enumerate(chunks) if chunk.content.strip()]] = embedded
+        scores = [chunk.score for chunk in chunks]
+        chosen = await asyncio.to_thread(diversify, vectors, scores, diversity, limit)
+        return [chunks[position] for position in chosen]
+
+
+class CrossEncoderScorer:
+    """Scores by the probability that a cross-encoder gives to a chunk; a Scorer.
+
+    If a chunk is too long for the model, only its beginning is read; if a query is too long, only its end.
+
+    Args:
+        pair_scorer: Calls the models.
+        model: Alias of the cross-encoder for requests without a model.
+    """
+
+    info = ScorerInfo("cross_encoder", "probability that the chunk is relevant, by a cross-encoder", 0.0, 1.0)
+
+    def __init__(self, pair_scorer: PairScorer, model: str) -> None:
+        self._pair_scorer = pair_scorer
+        self._model = model
+
+    async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
+        """Return the probability of each chunk, None for a blank chunk."""
+        positions = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
+        scores: list[float | None] = [None] * len(chunks)
+        for start in range(0, len(positions), TEXTS_OF_A_CALL):
+            scored = positions[start : start + TEXTS_OF_A_CALL]
+            found = await self._score_some(model, query, [chunks[position].content for position in scored])
+            for position, score in zip(scored, found, strict=True):
+                scores[position] = probability_of(score)
+        return scores
+
+    async def _score_some(self, model: str, query: str, texts: Sequence[str]) -> list[float]:
+        alias = model or self._model
+        return await first_fitting(ends(query), lambda end: self._pair_scorer.score_pairs(alias, end, texts))
+
+
+class IndexScorer:
+    """Scores by the words of a query; a Scorer.
+
+    Args:
+        info: The scorer for callers.
+        search: Returns, for an index of the chunks and a query, the scores above 0 by position.
+    """
+
+    def __init__(self, info: ScorerInfo, search: Callable[[TextIndex, str], dict[int, float]]) -> None:
+        self.info = info
+        self._search = search
+
+    async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
+        """Return a score for each chunk, 0 without a term of the query."""
+        texts = [chunk.content for chunk in chunks]
+        # A thread, because a full request takes long enough to delay others.
+        found = await asyncio.to_thread(lambda: self._search(TextIndex(texts), query))
+        return [found.get(position, 0.0) for position in range(len(texts))]
+
+
+class RetrieverScorer:
+    """Scores with the scores that the chunks come with; a Scorer."""
+
+    info = ScorerInfo("retriever", "the score that the chunk came with", -math.inf, math.inf)
+
+    async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
+        """Return each chunk's own score."""
+        return [chunk.score for chunk in chunks]
+
+
+def local_scorers() -> tuple[Scorer, ...]:
+    """Return the scorers that ask no model."""
+    bm25 = ScorerInfo("bm25", "Okapi BM25 over the given chunks; 0 when no term of the query occurs", 0.0, math.inf)
+    keyword = ScorerInfo("keyword", "fraction of the query's distinct terms that the chunk has", 0.0, 1.0)
+    return (IndexScorer(bm25, TextIndex.bm25), IndexScorer(keyword, TextIndex.coverage), RetrieverScorer())
