@@ -41,7 +41,7 @@ COMMANDS = {
     "fit": ("calibration.decisions:fit", "Fit decisions to labels."),
     "tools": ("serving.tools:tools", "List the tools that a request may name with --tool."),
     "pull": ("models.pulling:pull", "Get a model, to serve it by its name."),
-    "rm": ("models.commands:rm", "Delete a pulled model, or the partial files of interrupted pulls."),
+    "rm": ("models.commands:rm", "Delete a pulled model, or files of interrupted pulls."),
     "serve": ("serving.http:serve", "Serve OpenAI's API and others over HTTP."),
     "mcp": ("serving.mcp:mcp", "Serve tools, collections and prompts to MCP clients."),
     "show": ("stored.executions:show_execution", "Show an execution and its stored response."),

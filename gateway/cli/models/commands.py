@@ -42,7 +42,7 @@ def rm(
     unfinished: Annotated[bool, typer.Option("--unfinished", help="Delete what interrupted pulls left.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was deleted as JSON.")] = False,
 ) -> None:
-    """Delete a pulled model, or the partial files of interrupted pulls.
+    """Delete a pulled model, or files of interrupted pulls.
 
     A model that a service of this machine serves stays, and so does the partial file of a running pull.
     """
