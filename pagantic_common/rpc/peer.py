@@ -217,11 +217,12 @@ class Peer:
         self._log_change(str(error))
 
     def _log_change(self, reason: str = "") -> None:
-        if self._breaker.is_open and not self._is_logged_open:
+        is_open = self._breaker.is_open
+        if is_open and not self._is_logged_open:
             log.warning("circuit opened", peer=self.name, reason=reason)
-        elif self._is_logged_open and not self._breaker.is_open:
+        elif self._is_logged_open and not is_open:
             log.info("circuit closed", peer=self.name)
-        self._is_logged_open = self._breaker.is_open
+        self._is_logged_open = is_open
 
 
 _peers: WeakSet[Peer] = WeakSet()
