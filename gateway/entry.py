@@ -33,7 +33,7 @@ def _start() -> None:
 
 
 def _is_terminal() -> bool:
-    """Tell whether there is a whole terminal: keys come from stdin, and the screen is drawn on stderr."""
+    """Return whether there is a whole terminal: keys come from stdin, and the screen is drawn on stderr."""
     if "_PAGANTIC_COMPLETE" in os.environ or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

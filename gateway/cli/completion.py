@@ -69,7 +69,7 @@ def _names_of_system(source: str) -> list[str]:
 
 
 def _is_listened_on(address: str) -> bool:
-    """Tell whether a listener may be there; True for the forms of addresses that the client alone understands."""
+    """Return whether a listener may be there; True for the forms of addresses that the client alone understands."""
     match = _PLAIN_ADDRESS.fullmatch(address)
     if match is None:
         return True

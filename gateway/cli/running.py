@@ -14,7 +14,7 @@ _ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
 class Place(TypedDict):
-    """Where a program of the system listens."""
+    """Address at which a program of the system listens."""
 
     name: str
     host: str

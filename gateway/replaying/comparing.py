@@ -31,7 +31,7 @@ STATES = "states"
 
 
 class Verdict(StrEnum):
-    """How a step of a replay compares with the recorded step."""
+    """Comparison of a replay's step with the recorded step."""
 
     TAKEN = "from the record"
     SAME = "same"

@@ -32,7 +32,7 @@ _STREAMED: Final = frozenset({"content_delta", "reasoning_delta", "tool_call_del
 
 
 def is_streamed(event: event_pb2.ExecutionEvent) -> bool:
-    """Tell whether an event only streams by: a piece of text, or progress. The others are stored in the timeline."""
+    """Return whether an event only streams by: a piece of text, or progress. The others are stored in the timeline."""
     return event.WhichOneof("event") in _STREAMED
 
 
@@ -48,7 +48,7 @@ class DeltaKind(Enum):
 
 @dataclass(slots=True)
 class Delta:
-    """What an event adds to an answer.
+    """The part that an event adds to an answer.
 
     Attributes:
         kind: TEXT and REASONING have new text, CALL the next piece of a client tool's call. DISCARDED and REPEATED

@@ -1,7 +1,7 @@
 """Reads the events of an execution to their end, over connections that are lost on the way.
 
-1. A request in the background goes on without its connection. FollowExecution streams its events above a sequence, and
-   the text since the last stored event once more.
+1. A request in the background continues without its connection. FollowExecution streams its events above a sequence,
+   and the text since the last stored event once more.
 2. That text is cut from the deltas of the later connection, so that readers get no text twice. Text that differs from
    what came before, as of an execution that is not in the background, is not cut.
 3. Before the first event of a request nothing is followed: the caller decides whether to send it again.

@@ -49,7 +49,7 @@ class StructuredResult(Generic[ValueT]):
 
     @property
     def guarantee(self) -> str:
-        """How the answer came to satisfy its schema: ENFORCED, VALIDATED, REPAIRED or PARTIAL."""
+        """Guarantee of the schema: ENFORCED, VALIDATED, REPAIRED or PARTIAL."""
         return guarantee_name(self.response.validation.guarantee)
 
     @property

@@ -249,7 +249,7 @@ class PermissionDenied(PaganticError):
 
 
 class Overloaded(PaganticError):
-    """The service has too much to do; try again after `retry_after_s`."""
+    """The service is overloaded; try again after `retry_after_s`."""
 
 
 class Unavailable(PaganticError):

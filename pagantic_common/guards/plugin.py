@@ -17,7 +17,7 @@ MAX_WINDOW: Final = 4096  # characters
 
 
 class GuardStage(StrEnum):
-    """Where a guard reads."""
+    """Places at which a guard reads."""
 
     INPUT = "input"
     TOOL_ARGUMENTS = "tool_arguments"

@@ -51,7 +51,7 @@ def pass_on(_name: str, caller: Principal) -> str:
 
 @dataclass(slots=True)
 class _Ending:
-    """How a stream ended: with an error, or without."""
+    """End of a stream: with an error, or without."""
 
     error: PaganticError | None = None
 

@@ -145,7 +145,7 @@ class TextEngine(Tokenizer, Protocol):
         """
 
     def drop(self, key: int) -> None:
-        """Forget the cells of a key, if there are any."""
+        """Forget the cells of a key; a key without cells is fine."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
         """Run with these options from now on; the cache is empty afterwards. Only while nothing is decoded.

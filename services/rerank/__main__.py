@@ -29,12 +29,6 @@ async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registrat
         yield [Registration("pagantic.rerank.v1.RerankService", add_to, SCOPES, guard_of("rerank", settings))]
 
 
-PROGRAM = Program("rerank", RerankSettings, open_app)
-
-if __name__ == "__main__":
-    PROGRAM.run()
-
-
 def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking:
     """Make the use-case; raises InvalidRequest for a wrong custom or default scorer."""
     models = InferenceModels(pools, settings.inference_timeout_s)
@@ -50,3 +44,9 @@ def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking
     taken = [scorer.info.name for scorer in built_in]
     custom = load_scorers(settings.custom_scorers, settings.custom_scorer_timeout_s, taken)
     return Reranking([*built_in, *custom], embedding, settings.default_scorers)
+
+
+PROGRAM = Program("rerank", RerankSettings, open_app)
+
+if __name__ == "__main__":
+    PROGRAM.run()

@@ -72,7 +72,7 @@ OpenSession = Callable[[ServerSpec], AbstractAsyncContextManager[McpSession]]
 
 
 class Rates(Protocol):
-    """How often tools may be called."""
+    """Rate limits of tools."""
 
     async def take(self, tool: str) -> str:
         """Count a call; return why it exceeds the rate, empty if it does not."""

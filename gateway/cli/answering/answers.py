@@ -146,7 +146,7 @@ def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.Execution
 
 
 def _decide(client: Client, approval: approval_pb2.Approval) -> None:
-    """Have a call decided by the person at the terminal, or tell how somebody can."""
+    """Ask the person at the terminal to decide a call, or print the commands that decide it."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         _decide_on_terminal(client, approval)
     else:

@@ -34,7 +34,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 class Method(StrEnum):
-    """How the probabilities of answers are calibrated."""
+    """Method that calibrates the probabilities of answers."""
 
     PLATT = "platt"
     ISOTONIC = "isotonic"

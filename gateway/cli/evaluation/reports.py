@@ -27,7 +27,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a report is given, and the limits of the gate."""
+    """Form of a report, and the limits of the gate."""
 
     as_json: bool = False
     html: Path | None = None

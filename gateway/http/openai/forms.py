@@ -48,7 +48,7 @@ FormT = TypeVar("FormT", bound=Form)
 
 
 class ImageUrl(Form):
-    """Where an image is: a data URL, since addresses are not fetched."""
+    """An image as a data URL, since addresses are not fetched."""
 
     url: str
 

@@ -12,7 +12,7 @@ MAX_SUBJECT = 512  # characters
 
 
 class PrincipalKind(StrEnum):
-    """How a caller was authenticated."""
+    """Methods of authentication."""
 
     LOCAL = "local"  # it did not have to: the service runs without identity
     API_KEY = "api_key"

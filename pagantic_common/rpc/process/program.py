@@ -1,6 +1,6 @@
-"""Runs a service as a program: settings, logging, tracing and metrics; what went wrong at its start goes to stderr.
+"""Runs a service as a program: settings, logging, tracing and metrics; errors at the start go to stderr.
 
-Serves the app until its end, with a graceful drain. `liveness` reports that this process works, whatever it depends on;
+Serves the app until its end, with a drain. `liveness` reports that this process works, whatever it depends on;
 so do the empty name and each service's name. `readiness` reports that the service can answer a request now.
 """
 

@@ -23,7 +23,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Where pages and sections start, each in ascending order; the first page is page 1."""
+    """Starts of pages and sections, each in ascending order; the first page is page 1."""
 
     page_starts: tuple[int, ...] = ()
     headings: tuple[Heading, ...] = ()

@@ -1,9 +1,9 @@
 """Models that are converted once on this machine, and kept in the cache folder.
 
 The bundled embedding model, all-MiniLM-L6-v2, comes as a package of weights, which becomes a GGUF file. Its conversion
-gives the same bytes everywhere, so the hash of the result is a constant: it names the file, and tells whether the file
-is whole. A change of the layout changes the hashes too. Text models are converted to weights of 8 bits (Q8_0) by
-llama.cpp, from files whose types are slower on a CPU.
+gives the same bytes everywhere, so the hash of the result is a constant: it names the file, and shows whether the file
+is whole. A change of the layout changes the hashes too. llama.cpp converts text models to weights of 8 bits (Q8_0),
+from files whose types are slower on a CPU.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class DraftEngine:
             return plan
         try:
             self._draft_all()
-        except Exception as error:  # noqa: BLE001 - decoding goes on without drafts after any error
+        except Exception as error:  # noqa: BLE001 - decoding continues without drafts after any error
             self._switch_off(error)
         return plan.with_drafts()
 

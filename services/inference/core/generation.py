@@ -14,7 +14,7 @@ DEFAULT_MAX_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is picked, by default as in llama.cpp; `given` names the fields that the caller has set."""
+    """Rules for picking the next token, by default llama.cpp's; `given` names the fields that the caller has set."""
 
     temperature: float = 0.8
     top_p: float = 0.95

@@ -1,4 +1,4 @@
-"""How an engine runs on a machine: chosen from measurements there and from its load, with the reasons.
+"""Settings of an engine on a machine, chosen from measurements there and from its load, with the reasons.
 
 Theory of operation. A measurement is a series of rounds. Each round measures every candidate once, so that a
 disturbance affects all of them. A round counts if the machine was quiet; rounds are combined if they agree. A candidate
@@ -158,7 +158,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How an engine runs, with the reasons and the time of the measurement; the time is empty without measurements.
+    """Settings of an engine, with the reasons and the time of the measurement; the time is empty without measurements.
 
     `ways` has two items, measured without and with flash attention; it is empty without measurements.
     """

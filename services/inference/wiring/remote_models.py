@@ -117,7 +117,7 @@ class RemoteModels:
         self.specs += [ModelSpec(info, 0) for info in routes]
 
     def has(self, alias: str) -> bool:
-        """Tell whether an alias is a remote model or a route."""
+        """Return whether an alias is a remote model or a route."""
         return alias in self._settings.remotes or alias in self._settings.routes
 
     def connect(self, info: ModelInfo, use: Use) -> ServedModel:

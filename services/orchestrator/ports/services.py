@@ -84,7 +84,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """How relevant texts are to a query, in their order, without bounds, and the usage."""
+    """Relevance of texts to a query, in their order, without bounds, and the usage."""
 
     values: tuple[float, ...]
     usage: TokenUsage = TokenUsage()

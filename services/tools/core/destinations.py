@@ -1,4 +1,4 @@
-"""Where the fetch tool may connect to: an allowlist of hosts, and a rule on the addresses that their names have.
+"""Destinations of the fetch tool: an allowlist of hosts, and a rule on the addresses that their names have.
 
 An address that is not public is permitted only where an entry names that very address. Knows no resolver and no HTTP.
 """

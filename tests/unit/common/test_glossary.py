@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +17,13 @@ from tests.support.pages import ROOT, is_ours, pages, prose_lines
 GLOSSARY = ROOT / "deploy" / "docs" / "glossary.md"
 SOURCES = ("services", "gateway", "pagantic_common", "deploy")
 MAKERS_OF_FAILURES = {"failure_of", "Failure"}
+# Words to avoid that have a meaning of their own in Python, SQL, protocols and their papers.
+OF_CODE = {
+    *("abandoned", "beat", "completion", "daemon", "exchange", "fault", "function call", "job", "leader", "llm"),
+    *("notification", "passage", "poll", "speculative", "task"),
+}
+# Pronouns and clauses that stand for a thing with a name.
+NAMELESS = re.compile(r"\b(tells? (of|how|what|whether|which)|that is none|are any|whose one|what of)\b")
 
 
 class Text(NamedTuple):
@@ -65,6 +74,19 @@ def message_texts() -> Iterator[Text]:
             yield Text(str(path.relative_to(ROOT)), number, words)
 
 
+def code_texts() -> Iterator[Text]:
+    """Yield the docstrings and comments; migrations stay as they were made."""
+    paths = (path for folder in SOURCES for path in (ROOT / folder).rglob("*.py") if "versions" not in path.parts)
+    for path in sorted(filter(is_ours, paths)):
+        source, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield Text(name, token.start[0], token.string)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+                yield Text(name, getattr(node, "lineno", 1), re.sub(r"`[^`]*`", "", text))
+
+
 def read_messages(source: str) -> list[tuple[int, str]]:
     """Return the line and text of each string literal in what a source raises or makes a failure of."""
     tree = ast.walk(ast.parse(source))
@@ -83,6 +105,7 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 AVOIDED = read_avoided(GLOSSARY.read_text(encoding="utf-8"))
 
 
@@ -90,6 +113,20 @@ AVOIDED = read_avoided(GLOSSARY.read_text(encoding="utf-8"))
 def test_texts_use_the_words_of_the_glossary(texts):
     wrong = find_avoided(texts(), AVOIDED)
     assert not wrong, "\n".join(wrong)
+
+
+def test_docstrings_and_comments_use_the_words_of_the_glossary():
+    avoided = {word: right for word, right in AVOIDED.items() if word not in OF_CODE}
+    wrong = find_avoided(code_texts(), avoided)
+    wrong += [
+        f"{text.path}:{text.line}: {found[0]!r}" for text in code_texts() if (found := NAMELESS.search(text.words))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_docstring_begins_with_the_thing_or_the_verb():
+    clause = re.compile(r"(What|Who|Whose|Whom|Where|How|Tell|Tells)\b")
+    assert [f"{text.path}:{text.line}: {text.words}" for text in code_texts() if clause.match(text.words)] == []
 
 
 def test_a_proto_comment_begins_with_the_thing_not_with_a_clause_about_it():

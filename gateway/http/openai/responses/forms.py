@@ -63,7 +63,7 @@ class TextFormat(Form):
 
 
 class TextForm(Form):
-    """How the answer is written."""
+    """Form of the answer."""
 
     format: TextFormat | None = None
 

@@ -1,4 +1,4 @@
-"""How commands, probes and the Python client connect: in plain text, or with TLS by the same files as the services."""
+"""Connections of commands, probes and the Python client: in plain text, or with TLS by the files of the services."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _SCORE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a model is loaded.
+    """Options for loading a model.
 
     `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window; fewer
     cells than the window are raised to it. Keys and values are f16 or q8_0; without flash attention, values are always

@@ -32,7 +32,7 @@ _LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True, slots=True)
 class EmbedderOptions:
-    """How a model is loaded.
+    """Options for loading a model.
 
     Several texts of one batch have at most `batch_tokens` together; a longer text, up to the window, goes alone.
     `pooling` overrides the model's pooling. `threads` 0 is the number of cores, `gpu_layers` -1 is all layers.

@@ -306,7 +306,7 @@ class LlamaCppEngine:
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Forget the cells of a key, if there are any."""
+        """Forget the cells of a key; a key without cells is fine."""
         self._parked.pop(key, None)
 
     def _state_of(self, sequence_id: int) -> Cells:

@@ -26,7 +26,7 @@ Invariants:
     1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` if it computes no output, and its cells fit into
        the cache.
     2. Every candidate of an admitted request ends exactly once, and its request after it.
-    3. No branch with pending tokens waits for ever: the branch with the first turn is never preempted, every
+    3. No branch with pending tokens waits indefinitely: the branch with the first turn is never preempted, every
        `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, and no class of work, and no tenant, can
        take the whole batch.
     4. The same calls give the same plans and events.
@@ -405,7 +405,7 @@ class Scheduler:
         return []
 
     def _serve_from_memo(self, events: list[SchedulerEvent]) -> None:
-        """Advance branches whose tokens are cached and whose next row is in the memo, as long as there are any."""
+        """Advance branches whose tokens are cached and whose next row is in the memo, until no such branch is left."""
         while ready := [branch for branch in self._seating.seated() if self._has_row(branch)]:
             for branch in ready:
                 if branch.sequence_id is not None:

@@ -137,7 +137,7 @@ class Seating:
 
     @property
     def _free_places(self) -> int:
-        """How many more branches may run; negative if branches have parted since the last admission."""
+        """Number of further branches that may run; negative if branches have parted since the last admission."""
         return self._max_running - sum(not branch.is_set_aside for branch in self.branches)
 
     def _seat_next(self) -> bool:

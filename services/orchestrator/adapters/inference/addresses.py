@@ -13,7 +13,7 @@ _LISTS: Final = ("ipv4:", "ipv6:")
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Where the replicas of a service are: a name for DNS, or a list."""
+    """Addresses of a service's replicas: a name for DNS, or a list."""
 
     host: str
     port: int = 0

@@ -12,7 +12,7 @@ from pagantic_common.storage import database
 from services.orchestrator.ports.journal import Durability
 
 NAME = "the journal"
-POOL_SIZE = 8  # writer, reader, keys, budgets, the audit's reader, beats, purge and notifications
+POOL_SIZE = 8  # writer, reader, keys, budgets, the audit's reader, heartbeats, purge and notifications
 EVERY_TENANT = "*"  # row-level security shows such a transaction all rows
 
 

@@ -51,7 +51,7 @@ class _Past:
 
     @property
     def covered(self) -> int:
-        """How many messages of the history the summary stands for."""
+        """Number of messages that the summary stands for."""
         if self.summary is None:
             return 0
         return self.last_start

@@ -35,7 +35,7 @@ OnEnd = Callable[["Execution", bool], None]  # whether the journal knows that it
 
 
 class Phase(Enum):
-    """How far an execution is."""
+    """Phases of an execution."""
 
     ADMITTING = auto()  # holds its id, and waits for the journal
     RUNNING = auto()
@@ -107,7 +107,7 @@ class Execution:
 
     @property
     def watcher_count(self) -> int:
-        """How many callers wait for it."""
+        """Number of callers that wait for it."""
         return len(self._watched_until)
 
     @property
@@ -207,7 +207,7 @@ class Execution:
                 self.admission.set_result(None)
                 return found
             existing = found
-        except Exception as error:  # noqa: BLE001 - whoever began it is told
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             self.admission.set_exception(error)
             self.admission.exception()  # the caller may have left, and asyncio would log the unretrieved exception
         self._phase = Phase.ENDED

@@ -49,7 +49,7 @@ class Registry:
 
     @property
     def count(self) -> int:
-        """How much runs."""
+        """Amount of running work."""
         return len(self._running) + self._others
 
     @property

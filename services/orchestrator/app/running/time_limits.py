@@ -1,4 +1,4 @@
-"""How long an execution may take."""
+"""Time limits of an execution."""
 
 from __future__ import annotations
 

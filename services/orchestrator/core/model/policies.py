@@ -20,7 +20,7 @@ MAX_WAITS_S = 300.0  # all retries together
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often work is tried again, and how the wait between attempts grows."""
+    """Number of retries, and growth of the wait between attempts."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
     backoff_s: float = 0.0

@@ -26,7 +26,7 @@ VoteT = TypeVar("VoteT", bound=Hashable)
 
 
 class Strategy(StrEnum):
-    """How votes are counted."""
+    """Ways to count votes."""
 
     MAJORITY = "MAJORITY"
     STRICT_MAJORITY = "STRICT_MAJORITY"
@@ -36,7 +36,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Voting:
-    """How to vote; `min_agreement` is a fraction of n."""
+    """Options of a vote; `min_agreement` is a fraction of n."""
 
     n: int = DEFAULT_REPLICAS
     strategy: Strategy = Strategy.MAJORITY

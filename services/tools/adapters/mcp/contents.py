@@ -1,4 +1,4 @@
-"""What servers send -> the domain: contents of results, entries of lists. Texts are bounded by whoever uses them."""
+"""Converts contents of results and entries of lists from servers. Callers bound the texts."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Retrieved:
 
 
 async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> Retrieved:
-    """Return the context that a request's policy asks for, or a warning where it cannot be had for now.
+    """Return the context that a request's policy asks for, or a warning if it is temporarily unavailable.
 
     A collection, retriever or scorer that does not exist fails the request, and so does an outage where the context is
     required or cited: an answer that the sources are not searched for would say that they do not have it.
