@@ -175,10 +175,6 @@ def main() -> None:
     run_service("orchestrator", settings, partial(open_app, settings))
 
 
-if __name__ == "__main__":
-    main()
-
-
 def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomStep]) -> Limits:
     """Return the limits."""
     bounds = PlanPolicy(
@@ -201,3 +197,7 @@ def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomS
         concurrent_turns=settings.concurrent_turns,
         prices=settings.prices,
     )
+
+
+if __name__ == "__main__":
+    main()

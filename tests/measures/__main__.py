@@ -82,6 +82,15 @@ def long_files():
                 yield f"{path.relative_to(ROOT)} has {count} lines, at most {MAX_LINES}"
 
 
+def late_definitions():
+    """Yield programs that define something after their start: it is missing when the program runs."""
+    for folder in ("pagantic_common", "services", "gateway", "deploy", "tests"):
+        for path in filter(is_ours, sorted((ROOT / folder).rglob("*.py"))):
+            _, start, rest = path.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":')
+            if start and re.search(r"^(def|async def|class|@)", rest, re.MULTILINE):
+                yield f"{path.relative_to(ROOT)} defines something after its start: move the start to the end"
+
+
 def malformed_records(folder=Path(ROOT, "deploy", "decisions")):
     """Yield the faults of decision records: numbers without gaps, a title, three parts, a bounded length."""
     paths = sorted(path for path in folder.iterdir() if re.match(r"\d", path.name))
@@ -98,7 +107,7 @@ def main():
     modules = read_modules()
     for line in lines_of(modules):
         sys.stdout.write(line + "\n")
-    breaches = [*breaches_of(modules), *long_files(), *malformed_records()]
+    breaches = [*breaches_of(modules), *long_files(), *late_definitions(), *malformed_records()]
     for breach in breaches:
         sys.stderr.write(f"limit: {breach}\n")
     return len(breaches) > 0
