@@ -50,12 +50,16 @@ async def call_once():
             await anext(responses)
 
 
-def main():
+def recording():
+    """Record every span of this process from now on; return where they are kept."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    set_up_logging("tools", level="INFO", log_format=LogFormat.JSON)
-    asyncio.run(call_once())
+    return exporter
+
+
+def print_spans(exporter):
+    """Print the ended spans as a line of JSON."""
     print(  # noqa: T201
         json.dumps(
             [
@@ -72,6 +76,13 @@ def main():
             ]
         )
     )
+
+
+def main():
+    exporter = recording()
+    set_up_logging("tools", level="INFO", log_format=LogFormat.JSON)
+    asyncio.run(call_once())
+    print_spans(exporter)
 
 
 if __name__ == "__main__":

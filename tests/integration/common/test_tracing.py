@@ -8,7 +8,7 @@ import sys
 import grpc
 import pytest
 
-from tests.support import traced_call
+from tests.support import instrumented_call, traced_call
 from tests.support.certificates import Authority
 from tests.support.collector import collecting
 
@@ -26,13 +26,22 @@ class Calls:
         return spans["CLIENT"], spans["SERVER"]
 
 
-@pytest.fixture(scope="module")
-def calls():
-    done = subprocess.run(
-        [sys.executable, "-m", traced_call.__name__], capture_output=True, text=True, timeout=60, check=False
-    )
+def run(module, *arguments):
+    command = [sys.executable, "-m", module.__name__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return Calls(done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def calls():
+    return run(traced_call)
+
+
+@pytest.fixture(scope="module")
+def instrumented(tmp_path_factory):
+    """The spans of a caller whose own stubs OpenTelemetry's package instruments, and of the orchestrator."""
+    return run(instrumented_call, str(tmp_path_factory.mktemp("journal")))
 
 
 def test_with_a_collector_every_call_is_a_span_whose_parent_is_the_callers(calls):
@@ -58,6 +67,21 @@ def test_the_log_line_of_a_failure_has_the_trace_of_the_call(calls):
     _, server = calls.of("ToolService/SearchTools")
     assert line["trace_id"] == server["trace_id"]
     assert line["error_id"]
+
+
+@pytest.mark.parametrize("method", ["OrchestratorService/Execute", "OrchestratorService/ExecuteStream"])
+def test_the_span_of_an_instrumented_caller_is_the_parent_of_everything_below(instrumented, method):
+    client, server = instrumented.of(method)
+    assert (client["parent_id"], server["parent_id"]) == (None, client["span_id"])
+    below = [span for span in instrumented.spans if span["trace_id"] == client["trace_id"] and span is not client]
+    assert {span["name"] for span in below} >= {"invoke_workflow chat", "state PREPARE", "state EXECUTE"}
+    assert {span["parent_id"] for span in below} <= {client["span_id"], *(span["span_id"] for span in below)}
+
+
+def test_the_calls_of_an_instrumented_caller_are_separate_traces_and_no_span_is_outside(instrumented):
+    roots = [span for span in instrumented.spans if span["parent_id"] is None]
+    assert [span["kind"] for span in roots] == ["CLIENT", "CLIENT"]
+    assert {span["trace_id"] for span in instrumented.spans} == {span["trace_id"] for span in roots}
 
 
 EXPORTS = """
