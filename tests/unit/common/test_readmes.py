@@ -17,7 +17,7 @@ from tests.support.pages import ROOT, blocks, pages
 
 AREAS = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
 DOCS = ROOT / "deploy" / "docs"
-MAX_LINES = {"README.md": 140, "CHANGELOG.md": 400} | {
+MAX_LINES = {"README.md": 140, "CHANGELOG.md": 400, "AGENTS.md": 120} | {
     f"{folder}/README.md": 50 for folder in ("deploy/kubernetes", *(f"services/{area}" for area in AREAS))
 }
 LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
@@ -99,6 +99,20 @@ def test_the_links_of_a_page_lead_somewhere(page):
 def test_the_readme_leads_to_every_page():
     linked = set(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
     assert {str(page.relative_to(ROOT)) for page in MARKDOWN} - {"README.md"} <= linked
+
+
+def test_llms_txt_leads_to_every_page_of_the_documentation_and_to_nothing_else():
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    title, _, summary, *_ = text.splitlines()
+    assert (title, summary[:2]) == ("# pagantic", "> ")
+    linked = LINK.findall(text)
+    assert len(linked) == len(set(linked))
+    assert {f"deploy/docs/{page.name}" for page in DOCS.glob("*.md")} <= set(linked)
+    assert [link for link in linked if not (ROOT / link).is_file()] == []
+
+
+def test_the_readme_leads_to_llms_txt():
+    assert "llms.txt" in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def test_the_request_in_the_readme_is_a_request():

@@ -1,0 +1,81 @@
+"""The steps of the pages about additions, followed on a copy of the product: new files, changes, tests."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.pages import ROOT, blocks
+
+FOLDERS = (
+    *("services", "gateway", "pagantic_common", "deploy/docs", "proto/gen", "tests/support", "tests/contract"),
+    *("tests/integration", "tests/unit/tools"),
+)
+FILES = ("pyproject.toml", "tests/conftest.py")
+PAGES = sorted((ROOT / "deploy" / "docs").glob("adding-*.md"))
+NEW_FILE = re.compile(r"# (\w[\w/]*\.py)\n(.*)", re.DOTALL)
+
+
+@pytest.fixture
+def product(tmp_path):
+    """A copy of the product and of the tests that the pages use, with its compiled modules."""
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for file in FILES:
+        shutil.copy2(ROOT / file, tmp_path / file)
+    return tmp_path
+
+
+def run(folder, *command, **options):
+    """Run a command in a folder; `git apply` must find no repository around it."""
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'proto' / 'gen'}",
+        "GIT_CEILING_DIRECTORIES": str(folder.parent),
+    }
+    done = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def make_files(page, folder):
+    """Write the new files of a page; return their paths."""
+    files = [made for block in blocks(page, "python") if (made := NEW_FILE.fullmatch(block))]
+    for made in files:
+        path = folder / made[1]
+        assert not path.exists(), f"{made[1]} is there already"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made[2], encoding="utf-8")
+    return [made[1] for made in files]
+
+
+def change_files(page, folder):
+    """Apply the changes of a page, wherever their lines are by now; return the paths of the changed files."""
+    changes = [part for block in blocks(page, "diff") for part in re.split(r"^(?=--- a/)", block, flags=re.MULTILINE)]
+    for change in filter(None, changes):
+        run(folder, "git", "apply", "--recount", input=change)
+    return re.findall(r"^\+\+\+ b/(\S+)$", "".join(changes), flags=re.MULTILINE)
+
+
+def test_there_is_a_page_for_each_kind_of_addition():
+    assert [page.stem for page in PAGES] == ["adding-a-dialect", "adding-a-provider", "adding-a-store", "adding-a-tool"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_whoever_follows_the_page_has_an_addition_that_works(product, path):
+    page = path.read_text(encoding="utf-8")
+    written = [*make_files(page, product), *change_files(page, product)]
+    sources = [name for name in written if name.endswith(".py")]
+    run(product, sys.executable, "-m", "ruff", "check", "--no-cache", *sources)
+    run(product, sys.executable, "-m", "ruff", "format", "--no-cache", "--check", *sources)
+    python, *command = shlex.split(blocks(page, "sh")[-1])
+    assert python == "python"
+    assert command[:2] == ["-m", "pytest"]
+    options = ("-p", "no:cacheprovider", f"--basetemp={product / 'tmp'}")
+    summary = run(product, sys.executable, *command, *options).splitlines()[-1]
+    assert "passed" in summary
+    assert "skipped" not in summary
