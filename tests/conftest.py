@@ -13,6 +13,8 @@ from tests.support.postgres import find_programs, running_postgres
 
 # The settings file of whoever runs the tests is none of theirs.
 os.environ["PAGANTIC_SETTINGS_FILE"] = "none"
+# Spinning threads of an engine in this process take the processor from other tests. Services choose for themselves.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 settings.register_profile("shared machine", deadline=None, max_examples=examples(100))  # a busy machine is no failure
 settings.load_profile("shared machine")
