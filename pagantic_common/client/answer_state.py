@@ -165,7 +165,7 @@ class AnswerState:
         self.sequence = 0
         self.model = ""
         self.duration_s: float | None = None
-        self._tokens = 0  # of the newest inference
+        self._tokens = 0  # the newest inference's count
         self._stored = _Mark()  # the texts at the last stored event
         self._turn = _Mark()  # the texts at the beginning of the newest inference
         self._is_inferring = False

@@ -77,7 +77,7 @@ class Following:
         self._stop = stop
         self._patience: Patience | None = None  # None while connected
         self._repeated = _RepeatedText()
-        self._has_events = False  # of the present connection
+        self._has_events = False  # whether the present connection brought an event
         self._has_ended = False
 
     async def events(self) -> Events:

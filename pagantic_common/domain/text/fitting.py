@@ -12,7 +12,7 @@ from pagantic_common.domain.text.ranking import Vectors
 from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
 
 MAX_HALVINGS = 8
-MAX_TEXTS = 256  # of a call of an embedder
+MAX_TEXTS = 256  # the limit of one call of an embedder
 
 ResultT = TypeVar("ResultT")
 PartsOf = Callable[[str], Sequence[str]]  # a text and ever shorter parts of it

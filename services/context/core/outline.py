@@ -9,7 +9,7 @@ from typing import Any, Final
 from pagantic_common.domain.text.json_text import dump_json, parse_json
 
 HEADING_SEPARATOR: Final = " > "
-MAX_HEADING_CHARS: Final = 200  # of a section's title
+MAX_HEADING_CHARS: Final = 200  # the limit of a section's title
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class LlguidanceCompiler:
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
         matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
         worn = matcher.lexer
-        if worn.is_worn:  # its text needs no second trial
+        if worn.is_worn:  # the text of a worn matcher needs no second trial
             self._cache.drop(key, matcher)
             lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
             matcher, _ = await self._cache.get(key, lambda: self._build(lexer))

@@ -121,7 +121,7 @@ class _Entry:
         self.users = 0
         self.last_used = 0
         self.loaded_at_s = -math.inf
-        self.failure: PaganticError | None = None  # of the last load, raised again until `retry_at_s`
+        self.failure: PaganticError | None = None  # the last load's, raised again until `retry_at_s`
         self.retry_at_s = -math.inf
 
     @property

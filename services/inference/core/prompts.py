@@ -22,7 +22,7 @@ from services.inference.core.generation import ChatPrompt, Constraint, Constrain
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
 # Characters for private use; the guard hides them too, so that no message has one.
 _OPEN, _CLOSE = "\ue000", "\ue001"
-PLACE = "\ue002"  # a placeholder for text that is inserted after rendering
+PLACE = "\ue002"  # marks the place of text that is inserted after rendering
 IMAGE_MARK = "\ue003"
 
 

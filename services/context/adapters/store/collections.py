@@ -16,7 +16,7 @@ from services.context.core.document import Collection, CollectionKey, Collection
 from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
-MAX_PARAMETERS = 500  # of a statement
+MAX_PARAMETERS = 500  # the limit of one statement
 MAX_REMOVALS = 10_000  # kept for indexes that have not seen them
 
 
