@@ -35,6 +35,8 @@ class System:
             "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
             "PAGANTIC_VERIFYING_KEYS_FILE": str(self.verifying_keys),
+            # On a machine that runs tests, no measurement ends: it would go on for as long as the system runs.
+            "PAGANTIC_INFERENCE_TUNING": "false",
             "PAGANTIC_ADDRESS": self.address("orchestrator"),
             "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),
             "PAGANTIC_TOOLS_ADDRESS": self.address("tools"),

@@ -12,7 +12,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jsonschema
 import jsonschema_rs
 import pytest
 
@@ -47,6 +46,8 @@ def request(number, schema):
 
 
 def satisfies(schema, text):
+    import jsonschema  # noqa: PLC0415 - its grammars take seconds in every worker, which imports every test
+
     name = schema.get("$schema") if isinstance(schema, dict) else None
     cls = jsonschema.validators.validator_for({"$schema": name} if name else {}, jsonschema.Draft202012Validator)
     try:

@@ -4,12 +4,11 @@ import json
 import re
 from functools import cache
 
-from jsonschema import Draft202012Validator
-
 from gateway.http.document.assembly import document_of
 from gateway.http.document.operations import JSON, JSON_LINES, SENT_EVENTS
 from gateway.http.routing.paths import routes_of
 from gateway.http.settings import HttpSettings
+from tests.support.draft202012 import validator_of
 
 STREAMS = (SENT_EVENTS, JSON_LINES)
 
@@ -60,4 +59,4 @@ def _resolved(answer):
 
 @cache
 def _validator(schema):
-    return Draft202012Validator({"components": the_document()["components"], **json.loads(schema)})
+    return validator_of({"components": the_document()["components"], **json.loads(schema)})

@@ -5,8 +5,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from jsonschema import Draft202012Validator
-
+from tests.support.draft202012 import validator_of
 from tests.support.needs import SUITES, skip_without
 
 _PLACE = Path("openai-openapi", "openapi.json")
@@ -23,7 +22,7 @@ def problems_of(value, name):
 
 @cache
 def _validator(path, name):
-    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": _components(path)})
+    return validator_of({"$ref": f"#/components/schemas/{name}", "components": _components(path)})
 
 
 @cache

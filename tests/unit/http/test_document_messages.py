@@ -1,9 +1,10 @@
 """Schemas of messages: they are what the JSON mapping of Protocol Buffers writes, and refuse what it does not read."""
 
+from functools import cache
+
 import pytest
 from google.protobuf import json_format
 from hypothesis import assume, given, settings
-from jsonschema import Draft202012Validator
 
 from gateway.http.bodies import SCHEMAS
 from gateway.http.document.messages import message_schemas
@@ -11,20 +12,22 @@ from gateway.http.native.executions import read_request
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from tests.fuzz.messages import sparse
+from tests.support.draft202012 import validator_of
 from tests.support.examples import examples
 
 KINDS = (execution_pb2.SystemRequest, execution_pb2.SystemResponse, event_pb2.ExecutionEvent)
 DEPTH = 2  # Messages within messages within the message.
 COMPONENTS = {"schemas": message_schemas([kind.DESCRIPTOR for kind in KINDS])}
-VALIDATORS = {
-    kind: Draft202012Validator({"$ref": f"{SCHEMAS}{kind.DESCRIPTOR.full_name}", "components": COMPONENTS})
-    for kind in KINDS
-}
+
+
+@cache
+def validator_for(kind):
+    return validator_of({"$ref": f"{SCHEMAS}{kind.DESCRIPTOR.full_name}", "components": COMPONENTS})
 
 
 def problems_of(value, kind):
     """Return the differences, but for numbers in place of names of enums: they are of a newer contract."""
-    errors = VALIDATORS[kind].iter_errors(value)
+    errors = validator_for(kind).iter_errors(value)
     return [error for error in errors if not (error.validator == "enum" and isinstance(error.instance, int))]
 
 

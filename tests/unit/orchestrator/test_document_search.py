@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from services.orchestrator.core.tools.document_search import (
     DocumentSearch,
     write_result,
 )
+from tests.support.draft202012 import validator_of
 from tests.support.scripted_services import ScriptedTools
 
 ONE, TWO = ("notes",), ("notes", "manuals")
@@ -30,7 +30,7 @@ ARGUMENTS = st.dictionaries(st.sampled_from(("query", "collection", "max_chunks"
 @given(ARGUMENTS, st.sampled_from((ONE, TWO)))
 def test_exactly_the_arguments_of_the_schema_are_read(arguments, collections):
     schema = json.loads(DocumentSearch(collections).definition.parameters_json)
-    is_valid = jsonschema.Draft202012Validator(schema).is_valid(arguments)
+    is_valid = validator_of(schema).is_valid(arguments)
     if not is_valid:
         with pytest.raises(InvalidRequest) as refused:
             DocumentSearch(collections).read(json.dumps(arguments))
