@@ -3,6 +3,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# Tests and services are hundreds of processes, which would each compile all modules: keep them compiled, whatever the
+# environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV ?= .venv
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pagantic

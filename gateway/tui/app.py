@@ -135,6 +135,7 @@ class TerminalApp(App[None]):
         self.screen.set_class(is_shown, SHOWN)
         self.screen.set_class(not is_shown, HIDDEN)
         if is_shown:
+            self._sessions.highlighted = None  # the new list highlights the current conversation
             self._sessions.focus()
             self._list_again()
         else:

@@ -137,6 +137,7 @@ def test_requests_that_come_before_inference_listens_wait_for_it(system, tmp_pat
         inference_address=f"127.0.0.1:{inference_port}",
         journal_url=journal,
         instance_id="waiting",
+        connect_patience_s=60,
     )
     inference = ServiceProcess("inference", system, tmp_path / "i.log", port=inference_port)
     replies = []

@@ -6,6 +6,7 @@ import yaml
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 BASE = FOLDER / "base"
+KUBERNETES = "1.34"
 # The loader in C is ten times as fast.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -35,3 +36,15 @@ def container_of(name, folder=BASE):
 
 def environment_of(name, folder=BASE):
     return {entry["name"]: entry.get("value", "2") for entry in container_of(name, folder)["env"]}
+
+
+def problem_of(document):
+    """Return the problem of an object with Kubernetes' own definitions, unknown fields included; empty if it has none."""
+    # Every worker imports every test, and this import compiles grammars for seconds.
+    import kubernetes_validate  # noqa: PLC0415
+
+    try:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return str(error)
+    return ""

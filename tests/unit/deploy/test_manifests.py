@@ -1,16 +1,14 @@
 from importlib import import_module
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import InnerSettings, ServiceSettings
 from pagantic_common.telemetry.names import LIVENESS, READINESS
-from tests.support.manifests import BASE, FOLDER, container_of, documents, environment_of, of_kind, pod_of
+from tests.support.manifests import BASE, FOLDER, container_of, documents, environment_of, of_kind, pod_of, problem_of
 
-KUBERNETES = "1.34"
 MANIFESTS = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
 KUSTOMIZATIONS = sorted(FOLDER.rglob("kustomization.yaml"))
 AREAS = sorted(PORTS)
@@ -40,14 +38,13 @@ def settings_from(area, environment, monkeypatch):
 def test_every_manifest_is_valid_and_has_no_unknown_field(path):
     for document in documents(path):
         if not path.stem.endswith("-patch") and not document["apiVersion"].startswith(CUSTOM):
-            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+            assert problem_of(document) == ""
 
 
 def test_validation_finds_a_misspelt_field():
     deployment = of_kind("Deployment")["tools"]
     deployment["spec"]["template"]["spec"]["containers"][0]["redinessProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(deployment, KUBERNETES, strict=True)
+    assert "redinessProbe" in problem_of(deployment)
 
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
