@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 
 import pytest
 import structlog
@@ -15,6 +16,10 @@ from tests.support.postgres import find_programs, running_postgres
 os.environ["PAGANTIC_SETTINGS_FILE"] = "none"
 # Spinning threads of an engine in this process take the processor from other tests. Services choose for themselves.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
+# A background job of a shell ignores SIGINT, and so would the programs that tests start. A `preexec_fn` that undid this
+# would fork, which may abort the child beside threads of gRPC.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("shared machine", deadline=None, max_examples=examples(100))  # a busy machine is no failure
 settings.load_profile("shared machine")

@@ -18,12 +18,8 @@ class McpSettings(DoorSettings):
     max_calls: int = Field(64, ge=1, description="tool calls that run at once; more are refused")
     max_message_bytes: int = Field(1024 * 1024, ge=1024, description="largest message taken, over HTTP or stdio")
     max_sessions: int = Field(1024, ge=1, description="open sessions; one more is refused")
-    max_sessions_per_caller: int = Field(0, ge=0, description="of them, those of one caller; 0 is half")
-    session_idle_s: float = Field(
-        900.0, gt=0, le=86400, description="time after which a session without a request ends, seconds"
-    )
 
     @property
     def sessions_per_caller(self) -> int:
         """Most open sessions of a caller."""
-        return self.max_sessions_per_caller or max(1, self.max_sessions // 2)
+        return max(1, self.max_sessions // 2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.pulling.http_file import UrlSource
 from gateway.pulling.hub import PREFIX as HUB_PREFIX
 from gateway.pulling.hub import HubSource
 from gateway.pulling.local_file import LocalFile
 from gateway.pulling.packages import CatalogSource
 from gateway.pulling.source import Source
-from gateway.pulling.urls import UrlSource
 from pagantic_common.models.catalog import CatalogModel, find_in_catalog
 from pagantic_common.models.folder import SUFFIX
 from pagantic_common.models.settings import ModelSettings

@@ -30,7 +30,6 @@ class DoorSettings(BaseSettings):
     tls: Tls = Field(Tls.OFF, description="what encrypts connections: off (nothing), or mesh (what runs around it)")
     allowed_hosts: _Names = Field((), description="further values of the header Host, without port, comma-separated")
     allowed_origins: _Names = Field((), description="further values of the header Origin, comma-separated")
-    read_s: float = Field(10.0, gt=0, le=600, description="longest time to read a request's body, seconds")
     max_streams: int = Field(256, ge=1, description="HTTP requests and streams at once; more are refused")
     max_connections: int = Field(512, ge=1, description="HTTP connections at once; requests on more are refused")
     drain_s: float = Field(5.0, ge=0, le=600, description="how long running calls may go on after SIGTERM, seconds")

@@ -20,7 +20,7 @@ from services.constraint.core.work import Work
 from services.constraint.servicer import SCOPES, ConstraintServicer
 from services.constraint.settings import ConstraintSettings
 
-MIB = 1024 * 1024
+COMPILE_CACHE_BYTES = 64 * 1024 * 1024
 SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 
 
@@ -35,7 +35,7 @@ async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Regis
         constraints = Constraints(
             Work(settings.limits, settings.repair_strategies),
             workers,
-            cache_bytes=settings.compile_cache_mib * MIB,
+            cache_bytes=COMPILE_CACHE_BYTES,
             grammars=grammars,
             judge=InferenceJudge(pools, settings.judge_timeout_s),
             clock=SystemClock(),

@@ -13,6 +13,12 @@ from pagantic_common.settings import CallerSettings, InnerSettings
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
 
+# Bounds of the work on one schema, grammar, rule or text. Ordinary ones need far less; hostile ones end here.
+MAX_WORK_S = 1.5
+MAX_WORK_MIB = 512
+MAX_SCHEMA_BYTES = 256 * 1024  # of a schema, grammar, pattern or list of values
+MAX_SCHEMA_DEPTH = 64  # the libraries that read schemas recurse
+
 
 class ConstraintSettings(InnerSettings, CallerSettings):
     """Read from PAGANTIC_CONSTRAINT_<NAME>."""
@@ -20,20 +26,9 @@ class ConstraintSettings(InnerSettings, CallerSettings):
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONSTRAINT_", frozen=True, extra="ignore")
 
     port: int = Field(PORTS["constraint"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    max_schema_bytes: int = Field(256 * 1024, ge=1, description="largest schema, grammar, pattern or list of values")
-    max_schema_depth: int = Field(64, ge=1, le=200, description="deepest nesting of a schema")
     max_output_bytes: int = Field(1024 * 1024, ge=1, description="largest output or document looked at")
-    max_work_s: float = Field(
-        1.5,
-        ge=0.05,
-        le=600,
-        allow_inf_nan=False,
-        description="longest time that work on one schema, grammar, rule or text takes",
-    )
-    max_work_mib: int = Field(512, ge=64, description="most memory that such work takes, in MiB")
-    workers: int = Field(2, ge=1, le=256, description="processes that do such work")
+    workers: int = Field(2, ge=1, le=256, description="processes that work on schemas, grammars, rules and texts")
     queue_capacity: int = Field(256, ge=1, description="pieces of work that wait for a process; more are refused")
-    compile_cache_mib: int = Field(64, ge=1, description="memory for compiled sources that are kept, in MiB")
     judge_timeout_s: float = Field(
         60.0, gt=0, allow_inf_nan=False, description="time for one verdict of the semantic stage"
     )
@@ -44,9 +39,9 @@ class ConstraintSettings(InnerSettings, CallerSettings):
 
     def worker_limits(self, module: str) -> WorkerLimits:
         """Return the limits of the processes that do the work of a module."""
-        return WorkerLimits(self.workers, self.max_work_s, self.max_work_mib, self.queue_capacity, module)
+        return WorkerLimits(self.workers, MAX_WORK_S, MAX_WORK_MIB, self.queue_capacity, module)
 
     @property
     def limits(self) -> Limits:
         """The limits of sources and outputs."""
-        return Limits(self.max_schema_bytes, self.max_schema_depth, self.max_output_bytes)
+        return Limits(MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, self.max_output_bytes)

@@ -18,19 +18,21 @@ from services.context.adapters.store.access import StoreAccess
 from services.context.app.embedding import BackgroundEmbedding
 from services.context.servicer import SCOPES
 from services.context.settings import ContextSettings
-from services.context.wiring import make_embedding, make_servicer, open_readers
+from services.context.wiring import EMBEDDING_PAUSE_S, make_embedding, make_servicer, open_readers
 
 SERVICE_NAME = "pagantic.context.v1.ContextService"
 
 
 @asynccontextmanager
-async def open_app(settings: ContextSettings) -> AsyncIterator[Sequence[Registration]]:
+async def open_app(
+    settings: ContextSettings, *, embedding_pause_s: float = EMBEDDING_PAUSE_S
+) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service; the store is closed last."""
     # Searches run beside each other, and a product that is shared among the cores waits for the busiest of them.
     one_core = threadpool_limits(limits=1, user_api="blas")
     with one_core, closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
         async with open_pools(settings) as pools:
-            embedding = make_embedding(settings, access, pools)
+            embedding = make_embedding(settings, access, pools, embedding_pause_s)
             guard = guard_of("context", settings)
             async with open_readers(settings) as readers, _running(embedding):
                 servicer = make_servicer(settings, access, pools, embedding, readers)

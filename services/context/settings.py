@@ -17,6 +17,7 @@ from services.context.core.search.terms import LANGUAGES
 
 READING_ADVICE = "split the file, send it in a simpler format, or raise MAX_READING_S and MAX_READING_MIB"
 MAX_PREFIX_CHARS = 256
+MAX_DOCUMENTS_PER_INGEST = 1000  # they are stored in one transaction
 ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
 
@@ -42,7 +43,6 @@ class ContextSettings(InnerSettings, CallerSettings):
         "",
         description="database of the collections, sqlite:///PATH or postgresql://…; empty is a file in the data folder",
     )
-    inference_timeout_s: float = Field(10.0, gt=0, description="time for one count of tokens")
     embedding_model: str = Field(
         EMBEDDING_MODEL,
         description="embedding model of new collections, an alias of the inference service; empty makes no embeddings",
@@ -61,11 +61,7 @@ class ContextSettings(InnerSettings, CallerSettings):
     embedding_timeout_s: float = Field(60.0, gt=0, le=3600, description="time for embedding one query or 32 chunks")
     chunk_tokens: int = Field(200, ge=16, le=8192, description="longest chunk, in tokens of its embedding model")
     overlap_tokens: int = Field(30, ge=0, description="most tokens that consecutive chunks share")
-    embedding_pause_s: float = Field(
-        5.0, ge=0.1, le=3600, allow_inf_nan=False, description="time between two looks for chunks without embeddings"
-    )
     default_max_tokens: int = Field(1024, ge=0, description="budget of a policy that names none; 0 is no budget")
-    max_documents_per_ingest: int = Field(1000, ge=1, description="documents of one Ingest")
     max_document_chars: int = Field(2_000_000, ge=1, description="characters of one document")
     max_file_bytes: int = Field(
         64 * 1024 * 1024, ge=1, le=1024 * 1024 * 1024, description="bytes of one file, also after unpacking"
@@ -88,7 +84,7 @@ class ContextSettings(InnerSettings, CallerSettings):
     @property
     def ingest_bounds(self) -> IngestBounds:
         """The limits of an Ingest."""
-        return IngestBounds(self.max_documents_per_ingest, self.max_document_chars)
+        return IngestBounds(MAX_DOCUMENTS_PER_INGEST, self.max_document_chars)
 
     @property
     def reading_bounds(self) -> ReadingBounds:

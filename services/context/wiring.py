@@ -36,17 +36,21 @@ from services.context.ports import FileReading, IncomingFiles, ServedFolders, To
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
 
+COUNT_TIMEOUT_S = 10.0  # for one count of tokens
+EMBEDDING_PAUSE_S = 5.0
 LEASE_TIMEOUTS = 2  # a batch of chunks takes a single call, or a few calls if its texts are too long
 
 
-def make_embedding(settings: ContextSettings, access: StoreAccess, pools: InferencePools) -> BackgroundEmbedding:
+def make_embedding(
+    settings: ContextSettings, access: StoreAccess, pools: InferencePools, pause_s: float
+) -> BackgroundEmbedding:
     """Make the background embedding of the store's chunks."""
     lease_s = LEASE_TIMEOUTS * settings.embedding_timeout_s
     return BackgroundEmbedding(
         SqlEmbeddings(access, SystemClock(), lease_s),
         InferenceEmbedder(pools.with_credentials(_background_credentials(settings)), settings.embedding_timeout_s),
         settings.defaults,
-        settings.embedding_pause_s,
+        pause_s,
         time.monotonic,
     )
 
@@ -117,7 +121,7 @@ def make_servicer(
     readers: FileReaders,
 ) -> ContextServicer:
     """Make the servicer."""
-    counter = InferenceTokenCounter(pools, settings.inference_timeout_s)
+    counter = InferenceTokenCounter(pools, COUNT_TIMEOUT_S)
     embedder = InferenceEmbedder(pools, settings.embedding_timeout_s)
     search = Search(access, embedder, settings.max_index_bytes)
     library = make_library(settings, access, counter, embedder)

@@ -63,11 +63,10 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 class InferenceServicer(rpc.InferenceServiceServicer):
     """The rpcs of the service; its proto documents each."""
 
-    def __init__(self, models: Models, tuner: Tuner, watch: ReplicaWatch, *, max_priority: int = 0) -> None:
+    def __init__(self, models: Models, tuner: Tuner, watch: ReplicaWatch) -> None:
         self._models = models
         self._tuner = tuner
         self._watch = watch
-        self._max_priority = max_priority
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
@@ -75,7 +74,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def Infer(self, request: pb.InferRequest, context: Context) -> AsyncIterator[pb.InferResponse]:
         decoded = request_from_proto(request)
-        check_request(decoded, max_priority=self._max_priority)
+        check_request(decoded)
         async with self._models.use(request.model) as served:
             served.check_images(decoded.prompt)
             async with aclosing(served.infers().infer(decoded)) as events:

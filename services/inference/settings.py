@@ -212,18 +212,7 @@ class InferenceSettings(InnerSettings):
         default_factory=dict,
         description="shares of tenants when not all requests fit, a JSON object of tenant to weight; 1 unless set",
     )
-    max_priority: int = Field(0, ge=0, le=10, description="highest priority of a request; callers may lower theirs")
-    max_candidates: int = Field(64, ge=1, description="most candidates of one request")
-    constraint_workers: int = Field(1, ge=1, le=64, description="processes that try constraints first")
-    max_constraint_s: float = Field(
-        1.5, ge=0.05, le=600, allow_inf_nan=False, description="longest time that building a constraint takes"
-    )
     constraint_cache_mib: int = Field(512, ge=64, description="memory for cached constraints, in MiB")
-    stream_interval_ms: int = Field(
-        50,
-        ge=0,
-        description="least time between two messages of a stream; the first text of an answer is never held back",
-    )
     step_timeout_s: float = Field(
         120.0, gt=0, description="a step that takes longer fails the service's health and ends its streams"
     )

@@ -133,12 +133,6 @@ class OrchestratorSettings(CallerSettings):
     concurrent_turns: ConcurrentTurns = Field(
         ConcurrentTurns.WAIT, description="a turn that comes while another of its session runs: wait or abort"
     )
-    interrupted_turn_s: float = Field(
-        10.0,
-        ge=0,
-        le=3600,
-        description="how long an interrupted turn of a session goes before those that wait, so that it can be resumed",
-    )
     retention_s: float = Field(86_400.0, gt=0, description="how long ended executions are kept")
     session_retention_s: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="how long a conversation is kept that nobody uses; 0 is for ever"

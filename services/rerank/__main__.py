@@ -31,8 +31,8 @@ async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registrat
 
 def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking:
     """Make the use-case; raises InvalidRequest for a wrong custom or default scorer."""
-    models = InferenceModels(pools, settings.inference_timeout_s)
-    options = ProbabilityOptions(settings.model, settings.chunk_chars, settings.chunks_at_once)
+    models = InferenceModels(pools)
+    options = ProbabilityOptions(settings.model, settings.chunks_at_once)
     embedding = EmbeddingScorer(models, settings.embedding_model)
     built_in = [
         *local_scorers(),
@@ -42,7 +42,7 @@ def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking
         JudgeScorer(models, options),
     ]
     taken = [scorer.info.name for scorer in built_in]
-    custom = load_scorers(settings.custom_scorers, settings.custom_scorer_timeout_s, taken)
+    custom = load_scorers(settings.custom_scorers, taken)
     return Reranking([*built_in, *custom], embedding, settings.default_scorers)
 
 

@@ -34,18 +34,10 @@ class RerankSettings(InnerSettings, CallerSettings):
         max_length=MAX_SCORERS,
         description="scorers of requests that name none, a JSON object of scorer to weight; several are fused",
     )
-    inference_timeout_s: float = Field(
-        60.0,
-        gt=0,
-        le=3600,
-        description="time for embedding 256 texts, for 32 chunks for cross_encoder, or for one for likelihood or judge",
-    )
     chunks_at_once: int = Field(2, ge=1, le=64, description="chunks of one request that a model reads at once")
-    chunk_chars: int = Field(4000, ge=1, description="characters of a chunk that likelihood and judge read")
     custom_scorers: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="scorers of installed packages by their names in the group pagantic.scorers, comma-separated"
     )
-    custom_scorer_timeout_s: float = Field(10.0, gt=0, le=3600, description="time for one call of a custom scorer")
 
     @field_validator("custom_scorers", mode="before")
     @classmethod

@@ -19,11 +19,13 @@ from services.tools.app.providers import Providers
 from services.tools.app.registry import ToolRegistry
 from services.tools.servicer import PROVIDER_SCOPES, SCOPES, ToolProviderServicer, ToolServicer
 from services.tools.settings import ToolsSettings
-from services.tools.wiring import open_apis, open_mcp_servers
+from services.tools.wiring import SOURCE_LIMITS, SourceLimits, open_apis, open_mcp_servers
 
 
 @asynccontextmanager
-async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registration]]:
+async def open_app(
+    settings: ToolsSettings, source_limits: SourceLimits = SOURCE_LIMITS
+) -> AsyncIterator[Sequence[Registration]]:
     """Wire the service. Raises InvalidRequest for wrong settings, such as a module without tools."""
     clock = SystemClock()
     own = load_tools(settings.modules, is_installed_included=settings.installed)
@@ -32,12 +34,14 @@ async def open_app(settings: ToolsSettings) -> AsyncIterator[Sequence[Registrati
         limits = ExecutionLimits(
             default_timeout_s=settings.default_timeout_s,
             max_retries=settings.max_retries,
-            backoff_s=settings.retry_backoff_s,
             max_result_bytes=settings.max_result_bytes,
         )
         executor = ToolExecutor(registry, clock, limits, ToolRates(settings.rates), load_hooks(settings.hooks))
         guard, providers = guard_of("tools", settings), Providers(registry, clock)
-        async with open_apis(settings, registry), open_mcp_servers(settings, registry, clock) as servers:
+        async with (
+            open_apis(settings, registry, source_limits),
+            open_mcp_servers(settings, registry, source_limits, clock) as servers,
+        ):
             servicer = ToolServicer(registry, executor, servers, clock)
             yield [
                 Registration(
@@ -59,7 +63,6 @@ def _builtin_options(settings: ToolsSettings) -> BuiltinOptions:
     return BuiltinOptions(
         max_result_bytes=settings.max_result_bytes,
         fetch_hosts=settings.fetch_hosts,
-        fetch_max_bytes=settings.fetch_max_bytes,
         file_roots=settings.file_roots,
         writable_roots=settings.writable_roots,
         sql_databases=settings.sql_databases,

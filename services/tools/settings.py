@@ -31,7 +31,6 @@ class ToolsSettings(InnerSettings):
     port: int = Field(PORTS["tools"], ge=0, le=65535, description="port to listen on; 0 takes a free one")
     default_timeout_s: float = Field(30.0, gt=0, le=3600, description="time for one run of a tool that names none")
     max_retries: int = Field(2, ge=0, le=10, description="further runs of an idempotent tool that failed")
-    retry_backoff_s: float = Field(0.05, ge=0, le=60, description="wait before the first retry; doubles each time")
     modules: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="modules whose functions with @tool are offered: package.module or the path of a .py file, "
@@ -43,7 +42,6 @@ class ToolsSettings(InnerSettings):
         description="hosts that http_fetch may ask, comma-separated: example.com, *.example.com, host:port, or "
         "http://host; an address that is not public must be named itself",
     )
-    fetch_max_bytes: int = Field(32_768, ge=256, le=1_048_576, description="bytes of a fetched page that are kept")
     file_roots: Annotated[dict[str, Path], NoDecode] = Field(
         {}, description="folders that read_file and list_files may read: name=path, comma-separated"
     )
@@ -79,37 +77,12 @@ class ToolsSettings(InnerSettings):
         description="hosts that RegisterMcpServer may connect: names, addresses, both also with a port, and networks; "
         "comma-separated; those of MCP_SERVERS need no entry",
     )
-    mcp_max_servers: int = Field(16, ge=1, le=256, description="most servers at a time")
     mcp_max_tools: int = Field(128, ge=1, le=1024, description="most tools of a server; more are left out")
-    mcp_max_tool_bytes: int = Field(
-        32_768, ge=1024, le=1_048_576, description="largest tool of a server, in bytes of its JSON"
-    )
-    mcp_max_calls: int = Field(64, ge=1, le=1024, description="most calls of a server at a time; more wait")
     mcp_max_message_bytes: int = Field(
         1_048_576, ge=4096, le=3_145_728, description="largest message of a server, in bytes"
     )
-    mcp_request_timeout_s: float = Field(
-        30.0, gt=0, le=3600, description="time to connect a server, and for its lists, resources and prompts"
-    )
-    mcp_refresh_s: float = Field(
-        60.0,
-        ge=1,
-        le=86_400,
-        description="time after which a server is asked for its tools again, or is found lost",
-    )
-    mcp_reconnect_s: float = Field(
-        0.5, ge=0.01, le=3600, description="wait before a lost server is connected again; doubles each time"
-    )
-    mcp_max_reconnect_s: float = Field(60.0, ge=0.01, le=86_400, description="longest such wait")
-
     openapi: Path | None = Field(None, description="JSON file of APIs, each with an OpenAPI document, as tools")
     openapi_max_tools: int = Field(128, ge=1, le=1024, description="most tools of an API; more are left out")
-    openapi_max_tool_bytes: int = Field(
-        32_768, ge=1024, le=1_048_576, description="largest name, description and schema of an API's tool together"
-    )
-    openapi_max_message_bytes: int = Field(
-        1_048_576, ge=4096, le=67_108_864, description="largest answer of an API, in bytes"
-    )
 
     @field_validator("mcp_servers", "openapi", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pagantic_common.domain.clock import Clock
@@ -26,25 +27,37 @@ if TYPE_CHECKING:
     from services.tools.adapters.mcp.opening import SessionOpener
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLimits:
+    """Limits of MCP servers and HTTP APIs besides those of the settings.
+
+    `max_servers` bounds the servers at a time when a caller registers another. `request_timeout_s` bounds connecting a
+    server, and its lists, resources and prompts.
+    """
+
+    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    max_servers: int = 16
+    request_timeout_s: float = 30.0
+    api: ApiLimits = field(default_factory=ApiLimits)
+
+
+SOURCE_LIMITS = SourceLimits()
+
+
 @asynccontextmanager
-async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, clock: Clock) -> AsyncIterator[McpServers]:
+async def open_mcp_servers(
+    settings: ToolsSettings, registry: ToolRegistry, limits: SourceLimits, clock: Clock
+) -> AsyncIterator[McpServers]:
     """Connect the servers of the settings until the context ends. Raises InvalidRequest for a wrong setting."""
-    admission = _admission_of(settings)
+    admission = _admission_of(settings, limits.max_servers)
     specs = []
     if settings.mcp_servers is not None:
         specs = read_servers(settings.mcp_servers, os.environ, admission.hosts)
-    connection_limits = ConnectionLimits(
-        max_calls=settings.mcp_max_calls,
-        max_tools=settings.mcp_max_tools,
-        max_tool_bytes=settings.mcp_max_tool_bytes,
-        refresh_s=settings.mcp_refresh_s,
-        reconnect_s=settings.mcp_reconnect_s,
-        max_reconnect_s=settings.mcp_max_reconnect_s,
-    )
+    connection_limits = replace(limits.connection, max_tools=settings.mcp_max_tools)
 
     @asynccontextmanager
     async def open_session(spec: ServerSpec) -> AsyncIterator[McpSession]:
-        opener = await asyncio.to_thread(_session_opener, settings)
+        opener = await asyncio.to_thread(_session_opener, settings, limits)
         async with opener.open(spec) as session:
             yield session
 
@@ -56,7 +69,7 @@ async def open_mcp_servers(settings: ToolsSettings, registry: ToolRegistry, cloc
         await servers.close()
 
 
-def _session_opener(settings: ToolsSettings) -> SessionOpener:
+def _session_opener(settings: ToolsSettings, limits: SourceLimits) -> SessionOpener:
     """Return the opener of sessions. The first call imports the protocol's packages, which takes half a second."""
     from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, quiet_sdk  # noqa: PLC0415
 
@@ -65,33 +78,29 @@ def _session_opener(settings: ToolsSettings) -> SessionOpener:
         SessionLimits(
             max_message_bytes=settings.mcp_max_message_bytes,
             max_tools=settings.mcp_max_tools,
-            max_tool_bytes=settings.mcp_max_tool_bytes,
-            max_calls=settings.mcp_max_calls,
-            request_timeout_s=settings.mcp_request_timeout_s,
+            max_tool_bytes=limits.connection.max_tool_bytes,
+            max_calls=limits.connection.max_calls,
+            request_timeout_s=limits.request_timeout_s,
         )
     )
 
 
 @asynccontextmanager
-async def open_apis(settings: ToolsSettings, registry: ToolRegistry) -> AsyncIterator[None]:
+async def open_apis(settings: ToolsSettings, registry: ToolRegistry, limits: SourceLimits) -> AsyncIterator[None]:
     """Register tools for the settings' documents until the context ends. Raises InvalidRequest."""
     specs = []
     if settings.openapi is not None:
         specs = read_apis(settings.openapi, os.environ)
-    limits = ApiLimits(
-        max_tools=settings.openapi_max_tools,
-        max_tool_bytes=settings.openapi_max_tool_bytes,
-        max_message_bytes=settings.openapi_max_message_bytes,
-    )
+    api_limits = replace(limits.api, max_tools=settings.openapi_max_tools)
     async with AsyncExitStack() as stack:
         for spec in specs:
             translation = await asyncio.to_thread(read_api, spec)
-            client = await stack.enter_async_context(open_client(spec, limits))
-            register_api(spec, translation, registry, client, limits)
+            client = await stack.enter_async_context(open_client(spec, api_limits))
+            register_api(spec, translation, registry, client, api_limits)
         yield
 
 
-def _admission_of(settings: ToolsSettings) -> Admission:
+def _admission_of(settings: ToolsSettings, max_servers: int) -> Admission:
     try:
         beginnings = tuple(tuple(shlex.split(line)) for line in settings.mcp_programs)
     except ValueError as error:
@@ -100,4 +109,4 @@ def _admission_of(settings: ToolsSettings) -> Admission:
         hosts = HostAllowlist.parse(settings.mcp_hosts)
     except InvalidRequest as error:
         raise InvalidRequest(f"MCP_HOSTS: {error}") from None
-    return Admission(ProgramAllowlist(beginnings), hosts, settings.mcp_max_servers)
+    return Admission(ProgramAllowlist(beginnings), hosts, max_servers)

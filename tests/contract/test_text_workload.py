@@ -24,6 +24,7 @@ from services.inference.core.generation import (
     Sampling,
     Started,
 )
+from services.inference.core.request_check import MAX_CANDIDATES
 from tests.support.engine_server import choice, engine_server, refusal, usage
 from tests.support.inference_app import generation_over
 from tests.support.llama_server import WINDOW, bundled_llama_server
@@ -72,11 +73,11 @@ async def models(request, engine):
         made = models_of({}, local=[generation_over(scripted)])
     elif request.param == "llama-server":
         server = request.getfixturevalue("llama_server")
-        made = models_of({"far": remote(server.url, context_window=WINDOW)}, max_candidates=8)
+        made = models_of({"far": remote(server.url, context_window=WINDOW)})
     else:
         routes = {"best": {"models": ["far"]}} if request.param == "route" else {}
         default = {"default_model": "best"} if routes else {}
-        made = models_of({"far": remote(engine.url, context_window=WINDOW)}, routes, max_candidates=8, **default)
+        made = models_of({"far": remote(engine.url, context_window=WINDOW)}, routes, **default)
     yield made
     await made.close()
 
@@ -156,7 +157,7 @@ async def test_each_candidate_ends_once(workload):
     ("request_", "code"),
     [
         (chat("word " * WINDOW), ErrorCode.INFERENCE_CONTEXT_EXCEEDED),
-        (chat(candidate_count=9), ErrorCode.CONFIG_INVALID),
+        (chat(candidate_count=MAX_CANDIDATES + 1), ErrorCode.CONFIG_INVALID),
         (chat(tools=[TOOL], choice=ToolChoice(tool_name="other")), ErrorCode.TOOL_NOT_FOUND),
         (chat(choice=ToolChoice(ToolChoiceMode.REQUIRED)), ErrorCode.CONFIG_INVALID),
         (chat(constraint=Constraint(ConstraintKind.REGEX, "(")), ErrorCode.CONSTRAINT_GRAMMAR_INVALID),

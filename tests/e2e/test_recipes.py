@@ -64,7 +64,6 @@ class Kitchen:
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a test has one thread
             )
             try:
                 shell.wait(timeout=200)

@@ -54,7 +54,6 @@ class Killed:
             "PAGANTIC_CONTEXT_PORT": str(self._port),
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(folder),
             "PAGANTIC_CONTEXT_INFERENCE_ADDRESS": inference_address,
-            "PAGANTIC_CONTEXT_EMBEDDING_PAUSE_S": "0.1",
         }
 
     async def live_once(self):

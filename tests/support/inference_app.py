@@ -66,7 +66,6 @@ def generation_over(
         ),
         constraints=constraints or NoConstraints(),
         clock=SystemClock(),
-        max_candidates=8,
     )
 
 

@@ -35,6 +35,8 @@ from pagantic_common.domain.errors import Unauthenticated
 PATH = "/mcp"
 RefuseUnknown = Callable[[Request], Awaitable[None]]
 GRACE_S = 5.0
+READ_S = 10.0  # for the body of a request, which is small
+SESSION_IDLE_S = 900.0  # clients seldom end their sessions; one that comes back later gets a 404 and opens another
 logger = logging.getLogger(__name__)
 
 
@@ -46,15 +48,26 @@ class McpApp:
         settings: The permitted callers, and the limits.
         refuse_unknown: Raises Unauthenticated for a request with an unknown key; called when a key opens a session, so
             that invalid keys cannot exhaust the sessions.
+        read_s: Longest time that the body of a request takes to arrive.
+        session_idle_s: Time after which a session without a request ends.
     """
 
-    def __init__(self, server: Server[Any], settings: McpSettings, refuse_unknown: RefuseUnknown | None = None) -> None:
+    def __init__(
+        self,
+        server: Server[Any],
+        settings: McpSettings,
+        refuse_unknown: RefuseUnknown | None = None,
+        *,
+        read_s: float = READ_S,
+        session_idle_s: float = SESSION_IDLE_S,
+    ) -> None:
         self._settings = settings
+        self._read_s = read_s
         self._refuse_unknown = refuse_unknown
         self.sessions = Sessions(
             server,
             max_sessions=settings.max_sessions,
-            idle_s=settings.session_idle_s,
+            idle_s=session_idle_s,
             max_body_bytes=settings.max_message_bytes,
         )
         self._alone = StreamableHTTPSessionManager(
@@ -94,7 +107,7 @@ class McpApp:
             scope["user"] = user
         envelope = Envelope("", "")
         if request.method == "POST":
-            body = await read_body(receive, max_bytes=self._settings.max_message_bytes, read_s=self._settings.read_s)
+            body = await read_body(receive, max_bytes=self._settings.max_message_bytes, read_s=self._read_s)
             envelope = Envelope.read(body)
             receive = replaying(body, receive)
         session_id = request.headers.get(MCP_SESSION_ID_HEADER, "")

@@ -33,12 +33,17 @@ _CONNECTION_OPTIONS = (
     # an execution may last for days.
     ("grpc.max_connection_age_ms", 120_000),
 )
+# Above the calls of one host, so that the service, which says why, refuses calls before the connection holds them back.
+MIN_STREAMS = 1024
 
 
 async def start_server(
-    settings: ServiceSettings, registrations: Sequence[Registration]
+    settings: ServiceSettings, registrations: Sequence[Registration], *, max_streams: int | None = None
 ) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with health, limits and interceptors; returns it, its health and its port.
+
+    `max_streams` bounds the running calls of one connection, a health watch among them; the caller's gRPC library holds
+    back the rest. The default is MIN_STREAMS, or MAX_CONCURRENT_RPCS if that is more.
 
     Raises PortInUse, and InvalidRequest for certificates that cannot be used.
     """
@@ -49,7 +54,7 @@ async def start_server(
         interceptors=[CallInterceptor(limits, gate_of(registrations))],
         options=[
             *_CONNECTION_OPTIONS,
-            ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+            ("grpc.max_concurrent_streams", max_streams or max(MIN_STREAMS, settings.max_concurrent_rpcs)),
             ("grpc.max_receive_message_length", settings.max_received_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),
         ],

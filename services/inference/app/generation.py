@@ -17,6 +17,7 @@ from services.inference.app.prepared_request import PreparedRequest, RequestPrep
 from services.inference.app.workload import Load
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
 from services.inference.core.prompts import call_constraint
+from services.inference.core.request_check import MAX_CANDIDATES
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
@@ -35,7 +36,6 @@ class Generation:
         requests: RequestPreparer,
         constraints: ConstraintCompiler,
         clock: Clock,
-        max_candidates: int,
     ) -> None:
         self.submission = submission
         self.loop = submission.loop
@@ -44,7 +44,6 @@ class Generation:
         self._requests = requests
         self._constraints = constraints
         self._clock = clock
-        self._max_candidates = max_candidates
         self._running: dict[str, tuple[int, int]] = {}
 
     @property
@@ -148,8 +147,8 @@ class Generation:
 
     def check_candidate_count(self, count: int) -> None:
         """Raise InvalidRequest for a number of candidates out of range."""
-        if not 1 <= count <= self._max_candidates:
-            raise InvalidRequest(f"candidate_count is {count}: it must be between 1 and {self._max_candidates}")
+        if not 1 <= count <= MAX_CANDIDATES:
+            raise InvalidRequest(f"candidate_count is {count}: it must be between 1 and {MAX_CANDIDATES}")
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator stops decoding within one step."""

@@ -35,6 +35,7 @@ from services.inference.core.remote.requests import (
     estimate_text,
     inference_request,
 )
+from services.inference.core.request_check import MAX_CANDIDATES
 from services.inference.ports import RemoteEngine
 
 RETRY_AFTER_S = 1.0
@@ -154,11 +155,10 @@ class EstimatingPreparation:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
-    """The bounds of an engine's use: concurrent and waiting calls, candidates, and seconds of silence."""
+    """The bounds of an engine's use: concurrent and waiting calls, and seconds of silence."""
 
     max_concurrent: int
     queue_capacity: int
-    max_candidates: int
     silence_s: float
 
 
@@ -231,9 +231,9 @@ class RemoteGeneration:
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
         """Stream the events of one request. Closing the generator closes the connection at once."""
-        if not 1 <= request.candidate_count <= self._limits.max_candidates:
+        if not 1 <= request.candidate_count <= MAX_CANDIDATES:
             raise InvalidRequest(
-                f"candidate_count is {request.candidate_count}: it must be between 1 and {self._limits.max_candidates}"
+                f"candidate_count is {request.candidate_count}: it must be between 1 and {MAX_CANDIDATES}"
             )
         seed = self._new_seed() if request.seed is None else request.seed
         wire = inference_request(request, self._model, seed)

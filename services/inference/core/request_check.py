@@ -21,24 +21,22 @@ from services.inference.core.generation import (
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 1024
-MAX_PRIORITY = 10
+LOWEST_PRIORITY = -10
+MAX_CANDIDATES = 64  # of a request; candidates run like requests, so a few such requests fill every place
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_PREFIX_KEYS = 512
 
 
-def check_request(request: InferenceRequest, *, max_priority: int) -> None:
+def check_request(request: InferenceRequest) -> None:
     """Raise InvalidRequest for a field out of its range."""
     if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
         raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
     if request.max_tokens < 0:
         raise InvalidRequest(f"max_tokens is {request.max_tokens}: it must not be negative")
-    if not -MAX_PRIORITY <= request.priority <= max_priority:
-        raise InvalidRequest(
-            f"priority is {request.priority}: it must be between -{MAX_PRIORITY} and {max_priority}, which "
-            "PAGANTIC_INFERENCE_MAX_PRIORITY sets"
-        )
+    if not LOWEST_PRIORITY <= request.priority <= 0:
+        raise InvalidRequest(f"priority is {request.priority}: it must be between {LOWEST_PRIORITY} and 0")
     _check_stop(request.stop)
     if len(request.stop_tokens) > MAX_STOP_TOKENS:
         raise InvalidRequest(f"the request has {len(request.stop_tokens)} stop tokens: send at most {MAX_STOP_TOKENS}")

@@ -87,7 +87,7 @@ class VllmEngineServicer:
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateResponse]:
         decoded = request_from_proto(request)
-        check_request(decoded, max_priority=0)
+        check_request(decoded)
         with self._running.running(request.request_id) as running:
             async with (
                 self._generation() as generation,

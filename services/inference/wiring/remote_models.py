@@ -51,7 +51,7 @@ def open_remote(alias: str, settings: InferenceSettings) -> Workload:
     connections = ConnectionLimits(
         remote.max_concurrent, remote.connect_timeout_s, remote.timeout_s, remote.max_answer_bytes
     )
-    limits = RemoteLimits(remote.max_concurrent, remote.queue_capacity, settings.max_candidates, remote.timeout_s)
+    limits = RemoteLimits(remote.max_concurrent, remote.queue_capacity, remote.timeout_s)
     try:
         engine = OpenAiEngine(endpoint_of(alias, remote), connections)
     except OSError as error:

@@ -119,7 +119,7 @@ def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner
     registrations = [
         Registration(
             SERVICE_NAME,
-            InferenceServicer(models, tuner, watch, max_priority=settings.max_priority).add_to,
+            InferenceServicer(models, tuner, watch).add_to,
             SCOPES,
             guard,
             begin_drain=watch.stop,

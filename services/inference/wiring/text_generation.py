@@ -41,7 +41,11 @@ from services.inference.core.decoding.images import DecodedImage
 from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import AUTO, MIB, InferenceSettings
 
-MAX_CONSTRAINT_MIB = 512  # memory of a worker that builds a constraint; the built constraint has its own bound
+# Bounds of the trial of a constraint. The built constraint has a bound of its own.
+CONSTRAINT_WORKERS = 1
+MAX_CONSTRAINT_S = 1.5
+MAX_CONSTRAINT_MIB = 512
+STREAM_INTERVAL_S = 0.05  # between two messages of a stream; each costs as much as a short step
 # Enough for an image with the maximum number of pixels, and for a copy of it in another color space.
 MAX_IMAGE_MIB = 768
 MAX_IMAGE_S = 5.0
@@ -76,8 +80,8 @@ async def open_workers(settings: InferenceSettings) -> AsyncIterator[AllWorkers]
     threading.stack_size(STACK_BYTES)
     waiting = settings.queue_capacity + settings.max_running
     limits = WorkerLimits(
-        settings.constraint_workers,
-        settings.max_constraint_s,
+        CONSTRAINT_WORKERS,
+        MAX_CONSTRAINT_S,
         MAX_CONSTRAINT_MIB,
         waiting,
         constraint_trial.__name__,
@@ -171,7 +175,7 @@ def open_loop(
         max_parked_bytes=parked_bytes,
         clock=SystemClock(),
         post=asyncio.get_running_loop().call_soon_threadsafe,
-        stream_interval_s=settings.stream_interval_ms / 1000,
+        stream_interval_s=STREAM_INTERVAL_S,
         put=storage.blocks.put if storage is not None else None,
         model_digest=storage.model_digest if storage is not None else "",
         drafts=drafts,
@@ -250,5 +254,4 @@ async def load_generation(
             monotonic_s=clock.monotonic_s,
         ),
         clock=clock,
-        max_candidates=settings.max_candidates,
     )

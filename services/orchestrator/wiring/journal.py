@@ -18,6 +18,7 @@ from services.orchestrator.servicer import SERVICE_NAME
 from services.orchestrator.settings import OrchestratorSettings
 
 RETRY_S = 1.0
+INTERRUPTED_TURN_S = 10.0  # callers that follow an execution send it again within seconds
 
 log = get_logger(__name__)
 
@@ -36,7 +37,7 @@ async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJourn
         session_retention_s=settings.session_retention_s,
         audit_retention_s=settings.audit_retention_s,
         audit_key=read_audit_key(settings.audit_key_file),
-        interrupted_turn_s=settings.interrupted_turn_s,
+        interrupted_turn_s=INTERRUPTED_TURN_S,
         durability=settings.durability,
         sealing=read_journal_keys(settings.journal_key_file),
     )

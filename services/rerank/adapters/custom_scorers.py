@@ -20,6 +20,7 @@ from services.rerank.ports import Scorer, ScorerInfo
 
 ENTRY_POINT_GROUP = "pagantic.scorers"
 CALLS_AT_ONCE = 4
+CALL_S = 10.0
 RETRY_AFTER_S = 1.0
 
 ScoreFunction = Callable[[str, Sequence[str]], Sequence[float]]
@@ -40,7 +41,7 @@ class CustomScorer:
         timeout_s: Longest time for a call.
     """
 
-    def __init__(self, name: str, function: ScoreFunction, timeout_s: float) -> None:
+    def __init__(self, name: str, function: ScoreFunction, timeout_s: float = CALL_S) -> None:
         self.info = ScorerInfo(name, "a scorer of this deployment", -math.inf, math.inf)
         self._function = function
         self._timeout_s = timeout_s
@@ -85,10 +86,10 @@ class CustomScorer:
             self._free.release()
 
 
-def load_scorers(names: Sequence[str], timeout_s: float, taken: Sequence[str]) -> list[Scorer]:
+def load_scorers(names: Sequence[str], taken: Sequence[str]) -> list[Scorer]:
     """Return the named scorers of installed packages; raises InvalidRequest (CONFIG_INVALID) for a wrong name."""
     offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    return [CustomScorer(name, _load(name, offered, taken), timeout_s) for name in dict.fromkeys(names)]
+    return [CustomScorer(name, _load(name, offered, taken)) for name in dict.fromkeys(names)]
 
 
 def _load(name: str, offered: dict[str, EntryPoint], taken: Sequence[str]) -> ScoreFunction:

@@ -15,6 +15,8 @@ from pagantic_common.rpc.inference.embedder import InferenceEmbedder
 from pagantic_common.rpc.inference.pools import InferencePools
 from services.rerank.ports import Continuation
 
+CALL_S = 60.0  # for 256 embeddings, 32 pairs or one judgement; the caller's deadline counts too
+
 
 class InferenceModels:
     """Implements LanguageModel, PairScorer and TextEmbedder.
@@ -22,7 +24,7 @@ class InferenceModels:
     Raises the errors of the inference service, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it cannot be reached.
     """
 
-    def __init__(self, pools: InferencePools, timeout_s: float) -> None:
+    def __init__(self, pools: InferencePools, timeout_s: float = CALL_S) -> None:
         self._pools = pools
         self._embedder = InferenceEmbedder(pools, timeout_s)
         self._timeout_s = timeout_s

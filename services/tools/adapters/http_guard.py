@@ -32,12 +32,12 @@ class ResponseTooLarge(httpx2.StreamError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The hosts that may be called and the largest body of an answer, with the settings that would allow more."""
+    """The hosts that may be called and the largest body of an answer, with the next step after a refusal of each."""
 
     hosts: HostAllowlist
     hosts_setting: str
     max_body_bytes: int
-    body_setting: str
+    body_advice: str
 
 
 def guarded_client(
@@ -133,7 +133,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for part in self._inner:
             left_bytes -= len(part)
             if left_bytes < 0:
-                raise ResponseTooLarge(f"it has more than {limit_bytes} bytes: raise {self._bounds.body_setting}")
+                raise ResponseTooLarge(f"it has more than {limit_bytes} bytes: {self._bounds.body_advice}")
             yield part
 
     async def aclose(self) -> None:

@@ -202,7 +202,7 @@ class ServerConnection:
                 left_out[name] = tool.defect
             elif tool.size_bytes > self._limits.max_tool_bytes:
                 limit = self._limits.max_tool_bytes
-                left_out[name] = f"it has {tool.size_bytes} bytes, at most {limit} are taken: raise MCP_MAX_TOOL_BYTES"
+                left_out[name] = f"it has {tool.size_bytes} bytes, at most {limit} are taken: shorten its schema"
             else:
                 fitting.append(self._tool_of(name, tool))
         return fitting, left_out

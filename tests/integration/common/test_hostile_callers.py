@@ -54,8 +54,9 @@ async def answer():
 
 
 @contextlib.asynccontextmanager
-async def serving(service, **settings):
-    server, health, port = await start_server(ServiceSettings(port=0, **settings), [service.registration()])
+async def serving(service, *, max_streams=None, **settings):
+    settings = ServiceSettings(port=0, **settings)
+    server, health, port = await start_server(settings, [service.registration()], max_streams=max_streams)
     try:
         yield f"127.0.0.1:{port}", health
     finally:
@@ -131,7 +132,7 @@ async def test_calls_of_one_channel_leave_another_channel_of_the_same_process_it
     """With several services in one process, a call that runs must not wait for the stream that it holds itself."""
     waiting = asyncio.Event()
     service = Scripted(waiting.wait)
-    async with serving(service, max_streams_per_connection=2) as (address, _):  # one is the health watch's
+    async with serving(service, max_streams=2) as (address, _):  # one is the health watch's
         first = asyncio.create_task(list_tools(address))
         second = asyncio.create_task(list_tools(address))
         try:

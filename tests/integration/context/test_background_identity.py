@@ -59,9 +59,11 @@ class System:
                 data_folder=self._folder / "data",
                 inference_address=inference_address,
                 signing_key_file=self._own_signing if has_key else None,
-                embedding_pause_s=0.1,
             )
-            async with open_app(settings) as registrations, serving(registrations) as (channel, _):
+            async with (
+                open_app(settings, embedding_pause_s=0.1) as registrations,
+                serving(registrations) as (channel, _),
+            ):
                 yield rpc.ContextServiceStub(channel)
 
     async def call(self, method, request):

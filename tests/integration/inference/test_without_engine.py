@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import sys
 
 import grpc
@@ -29,7 +28,6 @@ async def start(**settings):
         env=os.environ | environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

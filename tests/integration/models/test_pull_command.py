@@ -46,7 +46,6 @@ def start(hub):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=heed_interrupts,  # noqa: PLW1509 - the tests have no threads that hold locks here
         )
         started.append(process)
         return process
@@ -56,11 +55,6 @@ def start(hub):
         if process.poll() is None:
             process.kill()
             process.communicate()
-
-
-def heed_interrupts():
-    """Undo what a shell sets for jobs in the background, which ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from services.rerank.__main__ import open_app
+from services.rerank.app.probability import CHUNK_CHARS
 from services.rerank.settings import RerankSettings
 from tests.support.doors import open_to_all
 from tests.support.embedding import FirstLetters
@@ -306,6 +307,12 @@ async def test_chunks_of_a_request_are_read_a_few_at_a_time(stub, inference):
     await stub.Rerank(request(*["red"] * 20, scorer="likelihood"))
     assert len(inference.scored) == 20
     assert inference.most_running <= RerankSettings(port=0).chunks_at_once
+
+
+async def test_a_model_reads_the_beginning_of_a_long_chunk(stub, inference):
+    await stub.Rerank(request("x" * (CHUNK_CHARS + 1), scorer="judge"))
+    (_, prompt), *_ = inference.scored  # then ever shorter beginnings, as the window is small
+    assert f"\n{'x' * CHUNK_CHARS}\n" in prompt
 
 
 async def test_a_hostile_chunk_stays_in_its_fence(stub, inference):

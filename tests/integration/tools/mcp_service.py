@@ -15,7 +15,9 @@ from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
 from pagantic_common.rpc.process.server import start_server
 from services.tools.__main__ import open_app
+from services.tools.app.connection import ConnectionLimits
 from services.tools.settings import ToolsSettings
+from services.tools.wiring import SourceLimits
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 20
@@ -31,14 +33,15 @@ def hostile(habit, **keys):
 
 
 @asynccontextmanager
-async def mcp_service(folder, servers=None, **settings):
-    """Run the service with these servers in its file, and yield a stub."""
+async def mcp_service(folder, servers=None, *, connection=None, limits=None, **settings):
+    """Run the service with these servers in its file, limits of their connections and others, and yield a stub."""
     if servers is not None:
         path = folder / "servers.json"
         path.write_text(json.dumps({"mcpServers": servers}))
         settings["mcp_servers"] = path
-    settings = ToolsSettings(port=0, mcp_reconnect_s=0.05, **settings)
-    async with open_app(settings) as registrations:
+    settings = ToolsSettings(port=0, **settings)
+    limits = SourceLimits(ConnectionLimits(**{"reconnect_s": 0.05, **(connection or {})}), **(limits or {}))
+    async with open_app(settings, limits) as registrations:
         server, _, port = await start_server(settings, registrations)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield pb_grpc.ToolServiceStub(channel)

@@ -130,7 +130,8 @@ async def test_a_name_of_the_settings_may_have_a_private_address(tmp_path):
 
 async def test_an_address_that_is_lost_is_connected_again(tmp_path):
     (port,) = free_ports(1)
-    async with mcp_service(tmp_path, {"h": at(port)}, mcp_max_reconnect_s=0.3, mcp_refresh_s=1) as stub:
+    connection = {"max_reconnect_s": 0.3, "refresh_s": 1}
+    async with mcp_service(tmp_path, {"h": at(port)}, connection=connection) as stub:
         assert (await status(stub, "h")).state == LOST
         for _ in range(2):
             async with server_at(port) as server:
@@ -152,7 +153,7 @@ async def is_in(stub, state):
 
 async def test_a_change_of_the_tools_of_an_address_is_followed(tmp_path):
     (port,) = free_ports(1)
-    async with server_at(port), mcp_service(tmp_path, {"h": at(port)}, mcp_refresh_s=3600) as stub:
+    async with server_at(port), mcp_service(tmp_path, {"h": at(port)}, connection={"refresh_s": 3600}) as stub:
         await said(stub, "h_grow", name="later")
 
         async def is_there():

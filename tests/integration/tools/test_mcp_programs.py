@@ -125,7 +125,7 @@ async def test_a_tool_that_the_server_adds_is_offered(tmp_path):
 
 async def test_a_program_that_ends_makes_its_tools_unavailable_until_it_is_back(tmp_path):
     servers = {"t": program(), "other": program()}
-    async with mcp_service(tmp_path, servers, mcp_max_reconnect_s=0.3) as stub:
+    async with mcp_service(tmp_path, servers, connection={"max_reconnect_s": 0.3}) as stub:
         waiting = asyncio.create_task(call(stub, "t_wait", seconds=30))
         crashed = await call(stub, "t_crash")
         assert crashed.error.code == UNAVAILABLE
@@ -141,7 +141,8 @@ async def test_a_program_that_ends_makes_its_tools_unavailable_until_it_is_back(
 
 
 async def test_a_program_that_is_killed_again_and_again_is_listed_with_the_reason(tmp_path):
-    async with mcp_service(tmp_path, {"t": program("--only", "echo")}, mcp_max_reconnect_s=3600) as stub:
+    servers = {"t": program("--only", "echo")}
+    async with mcp_service(tmp_path, servers, connection={"max_reconnect_s": 3600}) as stub:
         for _ in range(2):
 
             async def is_up():
@@ -176,8 +177,8 @@ async def test_a_program_that_breaks_the_protocol_is_lost_and_says_why(tmp_path,
         "mute": "closed its standard output",
         "garbage": "other lines than messages",
     }
-    servers = {"t": hostile(habit)}
-    async with mcp_service(tmp_path, servers, mcp_max_message_bytes=4096, mcp_max_reconnect_s=3600) as stub:
+    servers, waits = {"t": hostile(habit)}, {"max_reconnect_s": 3600}
+    async with mcp_service(tmp_path, servers, connection=waits, mcp_max_message_bytes=4096) as stub:
         lost = await call(stub, "t_call", timeout_s=10)
         assert lost.error.code == UNAVAILABLE
         assert reasons[habit] in lost.result.content
@@ -278,7 +279,7 @@ async def test_a_list_of_large_broken_tools_is_not_read_to_its_end(tmp_path):
         assert (server.state, server.tool_count) == (mcp_pb2.MCP_SERVER_STATE_CONNECTED, 1)
         assert int(await said(stub, "t_good1")) < 10
         reasons = dict(server.left_out_tools)
-        assert "raise MCP_MAX_TOOL_BYTES" in reasons["t_heavy2"]
+        assert "at most 32768 are taken: shorten its schema" in reasons["t_heavy2"]
         assert "more than 4194304 bytes" in reasons["and more, and those of further pages"]
 
 

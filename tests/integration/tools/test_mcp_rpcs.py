@@ -76,8 +76,8 @@ async def test_an_address_is_registered(tmp_path):
     ],
 )
 async def test_a_server_that_may_not_be_registered_is_refused_and_not_kept(tmp_path, fields, code, reason):
-    settings = {"mcp_programs": ("cat -",), "mcp_hosts": ("127.0.0.1:1", "localhost:3"), "mcp_request_timeout_s": 2}
-    async with mcp_service(tmp_path, **settings) as stub:
+    settings = {"mcp_programs": ("cat -",), "mcp_hosts": ("127.0.0.1:1", "localhost:3")}
+    async with mcp_service(tmp_path, limits={"request_timeout_s": 2}, **settings) as stub:
         refused, words = await refusal(stub.RegisterMcpServer(pb.RegisterMcpServerRequest(**{"name": "r", **fields})))
         assert (refused, reason in words) == (code, True), words
         assert "secret" not in words
@@ -85,7 +85,8 @@ async def test_a_server_that_may_not_be_registered_is_refused_and_not_kept(tmp_p
 
 
 async def test_no_more_servers_are_kept_than_the_limit(tmp_path):
-    async with mcp_service(tmp_path, {"a": program()}, mcp_programs=(sys.executable,), mcp_max_servers=1) as stub:
+    settings = {"mcp_programs": (sys.executable,), "limits": {"max_servers": 1}}
+    async with mcp_service(tmp_path, {"a": program()}, **settings) as stub:
         code, words = await refusal(register(stub, *ARGV))
         assert code is Code.FAILED_PRECONDITION
         assert "at most 1" in words

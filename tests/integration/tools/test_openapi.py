@@ -17,6 +17,7 @@ from starlette.routing import Route
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from services.tools.adapters.http_guard import Bounds, GuardedTransport, RequestRefused, guarded_client
+from services.tools.adapters.openapi.opening import ApiLimits
 from services.tools.core.allowlists import HostAllowlist
 from tests.integration.tools.mcp_service import call, mcp_service, said, tools
 from tests.integration.tools.test_mcp_addresses import answering
@@ -190,7 +191,7 @@ async def test_answers_become_text_and_failures_have_the_status(tmp_path):
 
 
 async def test_an_api_that_cannot_be_reached_is_unavailable(tmp_path):
-    async with service(tmp_path, "http://127.0.0.1:1", max_retries=1, retry_backoff_s=0) as stub:
+    async with service(tmp_path, "http://127.0.0.1:1", max_retries=1) as stub:
         lost = await call(stub, "pets_getPet", id="1")
         assert (lost.error.code, lost.attempts) == (UNAVAILABLE, 2)
         lost = await call(stub, "pets_createPet", body={"name": "x"})
@@ -218,9 +219,10 @@ BOMB = gzip.compress(b" " * 1_000_000)
     ],
 )
 async def test_an_answer_that_cannot_be_used_fails_its_call_with_the_reason(tmp_path, answer, reason):
+    limits = {"api": ApiLimits(max_message_bytes=4096)}
     async with (
         answering(answer) as (port, seen),
-        service(tmp_path, f"http://127.0.0.1:{port}", openapi_max_message_bytes=4096, max_retries=0) as stub,
+        service(tmp_path, f"http://127.0.0.1:{port}", limits=limits, max_retries=0) as stub,
     ):
         failed = await call(stub, "pets_createPet", body={"name": "x"})
         assert reason in failed.error.message

@@ -20,6 +20,7 @@ DOCS = ROOT / "deploy" / "docs"
 MAX_LINES = {"README.md": 140, "CHANGELOG.md": 400, "AGENTS.md": 120} | {
     f"{folder}/README.md": 50 for folder in ("deploy/kubernetes", *(f"services/{area}" for area in AREAS))
 }
+ADVICE = re.compile(r"(Set|Raise|Lower|Change|Leave) \w+ .*\b(when|where|for|on|unless|together|to|as|before)\b")
 LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
 MARKDOWN = [page for page in pages() if page.suffix == ".md"]
 
@@ -34,12 +35,17 @@ def own_settings(area):
     return cls
 
 
-def settings_of(title):
-    """The names that the first column of a section of the settings page has."""
+def rows_of(title):
+    """Return the rows of a section of the settings page, each a list of cells."""
     sections = re.split(r"^## ", (DOCS / "settings.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     (section,) = [section for section in sections if section.splitlines()[0] == title]
-    first_cells = re.findall(r"^\| ([^|]*) \|", section, flags=re.MULTILINE)
-    return {name for cell in first_cells for name in re.findall(r"\b[A-Z][A-Z0-9_]+\b", cell)}
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows if " meaning " not in row]
+
+
+def settings_of(title):
+    """Return the names in the first column of a section of the settings page."""
+    return {name for row in rows_of(title) for name in re.findall(r"\b[A-Z][A-Z0-9_]+\b", row[0])}
 
 
 def upper_names(cls):
@@ -76,6 +82,15 @@ def test_the_settings_page_has_exactly_the_settings_of_a_door(title, settings):
 
 def test_the_settings_page_has_exactly_the_settings_that_services_share():
     assert settings_of("Every service") == SHARED
+
+
+@pytest.mark.parametrize(
+    "title", ["Every service", "The commands", *map(str.capitalize, AREAS), "HTTP gateway", "MCP server"]
+)
+def test_the_settings_page_says_of_each_setting_when_to_change_it(title):
+    rows = rows_of(title)
+    assert rows
+    assert [row for row in rows if len(row) != 4 or not ADVICE.match(row[-1])] == []
 
 
 @pytest.mark.parametrize("area", AREAS)

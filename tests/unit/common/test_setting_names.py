@@ -37,6 +37,15 @@ def test_up_refuses_a_misspelt_setting_with_the_nearest_real_one(variable, meant
         check_names({variable: "1", "HOME": "/"})
 
 
+@pytest.mark.parametrize(
+    "variable",
+    ["PAGANTIC_MAX_STREAMS_PER_CONNECTION", "PAGANTIC_INFERENCE_MAX_PRIORITY", "PAGANTIC_MCP_SESSION_IDLE_S"],
+)
+def test_up_refuses_a_setting_that_earlier_versions_had(variable):
+    with pytest.raises(ConfigurationError, match=f"{variable}: no such setting"):
+        check_names({variable: "1"})
+
+
 def test_settings_of_services_commands_and_tests_are_known():
     check_names(
         {

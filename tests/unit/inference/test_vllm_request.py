@@ -49,7 +49,7 @@ UNIT = st.floats(0.125, 1, width=16)
 def test_sampling_is_taken_over_one_to_one(given_fields):
     decoded = request_from_proto(request_with(**given_fields))
     assert decoded.sampling == Sampling(**given_fields)
-    check_request(decoded, max_priority=0)
+    check_request(decoded)
 
 
 def test_the_other_fields_are_taken_over():
@@ -129,4 +129,4 @@ def test_rank_0_is_the_only_rank():
 def test_stop_tokens_are_bounded():
     decoded = request_from_proto(request_with(stop_token_ids=range(MAX_STOP_TOKENS + 1)))
     with pytest.raises(InvalidRequest, match="has 1025 stop tokens: send at most 1024"):
-        check_request(decoded, max_priority=0)
+        check_request(decoded)

@@ -39,7 +39,7 @@ async def score(function, timeout_s=10.0):
 
 @pytest.mark.usefixtures("installed")
 async def test_a_named_entry_point_scores():
-    (scorer,) = load_scorers(["lengths", "lengths"], 10.0, ["bm25"])
+    (scorer,) = load_scorers(["lengths", "lengths"], ["bm25"])
     assert scorer.info.name == "lengths"
     assert await scorer.score("q", CHUNKS, "") == [7.0, 4.0]
 
@@ -56,7 +56,7 @@ async def test_a_named_entry_point_scores():
 )
 def test_a_name_that_cannot_be_used_is_refused_at_start(name, problem):
     with pytest.raises(InvalidRequest, match=f"CUSTOM_SCORERS names '{name}'.*{problem}"):
-        load_scorers([name], 10.0, ["bm25"])
+        load_scorers([name], ["bm25"])
 
 
 @pytest.mark.parametrize(

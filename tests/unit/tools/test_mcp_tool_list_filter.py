@@ -80,7 +80,7 @@ def test_the_newest_version_also_wants_headers_that_can_be_sent():
 def test_a_large_tool_is_left_out_without_being_validated(monkeypatch):
     monkeypatch.setattr(tool_listing, "parse_server_result", None)
     _, (left_out,) = sift([{"name": "a", "inputSchema": SCHEMA, "icons": [{}] * 20_000}], "2025-11-25")
-    assert "has 60091 bytes, at most 32768 are taken: raise MCP_MAX_TOOL_BYTES" in left_out.defect
+    assert "has 60091 bytes, at most 32768 are taken: shorten its schema" in left_out.defect
 
 
 def test_many_wrong_places_are_counted_and_some_are_named():

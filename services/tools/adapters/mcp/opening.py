@@ -120,7 +120,7 @@ class SessionOpener:
             stdio = StdioTransport(spec.transport, spec.name, limits.max_message_bytes)
             return stdio.open(), stdio
         http = spec.transport
-        bounds = Bounds(http.hosts, "MCP_HOSTS", limits.max_message_bytes, "MCP_MAX_MESSAGE_BYTES")
+        bounds = Bounds(http.hosts, "MCP_HOSTS", limits.max_message_bytes, "raise MCP_MAX_MESSAGE_BYTES")
         transport = SessionTransport(bounds, max_connections=limits.max_calls + _MORE_CONNECTIONS)
         client = guarded_client(transport, http.headers, self._auth or credentials_auth(http))
         await stack.enter_async_context(client)

@@ -88,7 +88,7 @@ class ToolListing:
         self._read_bytes += size_bytes
         if size_bytes > self._max_tool_bytes:
             limit = self._max_tool_bytes
-            defect = f"its JSON has {size_bytes} bytes, at most {limit} are taken: raise MCP_MAX_TOOL_BYTES"
+            defect = f"its JSON has {size_bytes} bytes, at most {limit} are taken: shorten its schema"
         else:
             defect = _defect_of(tool, size_bytes, self._version)
             if defect:

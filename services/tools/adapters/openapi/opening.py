@@ -52,7 +52,7 @@ def read_api(spec: ApiSpec) -> Translation:
 
 def open_client(spec: ApiSpec, limits: ApiLimits) -> httpx2.AsyncClient:
     """Return a client that calls the host of the API's URL alone."""
-    bounds = Bounds(spec.hosts, "OPENAPI", limits.max_message_bytes, "OPENAPI_MAX_MESSAGE_BYTES")
+    bounds = Bounds(spec.hosts, "OPENAPI", limits.max_message_bytes, "ask for less")
     return guarded_client(GuardedTransport(bounds, max_connections=limits.max_connections), {})
 
 
@@ -102,7 +102,7 @@ def _fitting(tools: list[OperationTool], limits: ApiLimits, left_out: dict[str, 
         )
         if size_bytes > limits.max_tool_bytes:
             left_out[definition.name] = (
-                f"it has {size_bytes} bytes, at most {limits.max_tool_bytes} are taken: raise OPENAPI_MAX_TOOL_BYTES"
+                f"it has {size_bytes} bytes, at most {limits.max_tool_bytes} are taken: shorten its schema"
             )
         elif count >= limits.max_tools:
             left_out[definition.name] = (

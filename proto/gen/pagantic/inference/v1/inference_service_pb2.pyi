@@ -84,7 +84,7 @@ class InferRequest(_message.Message):
     top_logprobs: _builtins.int
     """Number of alternatives reported per token; unset reports no logprobs. At most 20."""
     priority: _builtins.int
-    """Higher runs sooner when the queue is not empty; from -10 to what the service's MAX_PRIORITY allows, 0 by default."""
+    """Higher runs sooner when the queue is not empty; from -10 to 0, the default."""
     options_json: _builtins.str
     """Engine options as a JSON object, passed through from hints.options_json."""
     reports_tokens: _builtins.bool
