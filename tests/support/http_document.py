@@ -7,8 +7,8 @@ from functools import cache
 from jsonschema import Draft202012Validator
 
 from gateway.http.document.assembly import document_of
-from gateway.http.document.operations import JSON, JSON_LINES, SENT_EVENTS
-from gateway.http.routing.paths import routes_of
+from gateway.http.operations import JSON, JSON_LINES, SENT_EVENTS
+from gateway.http.serving import described_operations
 from gateway.http.settings import HttpSettings
 
 STREAMS = (SENT_EVENTS, JSON_LINES)
@@ -17,7 +17,7 @@ STREAMS = (SENT_EVENTS, JSON_LINES)
 @cache
 def the_document():
     """Return the document of a gateway without settings, as JSON has it."""
-    made = document_of(routes_of(HttpSettings()), "0", needs_key=False)
+    made = document_of(described_operations(HttpSettings()), "0", needs_key=False)
     return json.loads(json.dumps(made))
 
 

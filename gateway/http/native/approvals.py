@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_count, read_message, read_object
 from gateway.http.native.executions import plain
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import approval_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest, NotFound
@@ -16,13 +17,40 @@ from pagantic_common.domain.errors import InvalidRequest, NotFound
 MAX_PAGE = 500
 
 
-def approval_routes() -> list[Route]:
-    """Return the paths of approvals; a call is named by its execution and its own id."""
-    one = "/v1/approvals/{request_id}/{tool_call_id}"
+def approval_operations() -> list[Operation]:
+    """Return the operations of approvals; a call is named by its execution and its own id."""
+    approval = "/v1/approvals/{request_id}/{tool_call_id}"
     return [
-        Route("/v1/approvals", _list, methods=["GET"]),
-        Route(one, _retrieve, methods=["GET"]),
-        Route(f"{one}/decision", _decide, methods=["POST"]),
+        Operation(
+            NATIVE,
+            "GET /v1/approvals",
+            _list,
+            "listApprovals",
+            "List the tool calls that wait for a decision, the oldest first.",
+            answer=pb.ListApprovalsResponse.DESCRIPTOR,
+            parameters=(
+                Parameter("request_id", {"type": "string"}, "Only calls of this execution."),
+                Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most calls; 0 is 50."),
+                Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+            ),
+        ),
+        Operation(
+            NATIVE,
+            f"GET {approval}",
+            _retrieve,
+            "getApproval",
+            "Get a tool call that waits for a decision.",
+            answer=approval_pb2.Approval.DESCRIPTOR,
+        ),
+        Operation(
+            NATIVE,
+            f"POST {approval}/decision",
+            _decide,
+            "resolveApproval",
+            "Approve or reject a tool call.",
+            pb.ResolveApprovalRequest.DESCRIPTOR,
+            approval_pb2.Approval.DESCRIPTOR,
+        ),
     ]
 
 

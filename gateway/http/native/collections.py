@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_message, read_object
+from gateway.http.bodies import Done, read_message, read_object
 from gateway.http.native.executions import plain
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
 from gateway.web.bodies import Upload
+from pagantic.context.v1 import collection_pb2, file_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
@@ -18,15 +19,55 @@ MAX_SOURCE_CHARS = 1024
 _NO_FILE_TYPES = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 
 
-def collection_routes() -> list[Route]:
-    """Return the paths of collections."""
-    one = "/v1/collections/{collection}"
+def collection_operations() -> list[Operation]:
+    """Return the operations of collections."""
+    collection = "/v1/collections/{collection}"
+    source = Parameter("source", {"type": "string", "minLength": 1}, "Source of the document: the file's name.")
     return [
-        Route("/v1/collections", _list, methods=["GET"]),
-        Route("/v1/collections", _create, methods=["POST"]),
-        Route(one, _delete, methods=["DELETE"]),
-        Route(f"{one}/files", _ingest, methods=["POST"]),
-        Route(f"{one}/search", _search, methods=["POST"]),
+        Operation(
+            NATIVE,
+            "GET /v1/collections",
+            _list,
+            "listCollections",
+            "List collections by name.",
+            answer=pb.ListCollectionsResponse.DESCRIPTOR,
+        ),
+        Operation(
+            NATIVE,
+            "POST /v1/collections",
+            _create,
+            "createCollection",
+            "Make an empty collection.",
+            pb.CreateCollectionRequest.DESCRIPTOR,
+            collection_pb2.Collection.DESCRIPTOR,
+        ),
+        Operation(
+            NATIVE,
+            f"DELETE {collection}",
+            _delete,
+            "deleteCollection",
+            "Delete a collection with its documents.",
+            answer=Done,
+        ),
+        Operation(
+            NATIVE,
+            f"POST {collection}/files",
+            _ingest,
+            "ingestFile",
+            "Store a file as a document; a file that cannot be read has its error in the answer.",
+            answer=file_pb2.FileResult.DESCRIPTOR,
+            parameters=(source,),
+            takes_file=True,
+        ),
+        Operation(
+            NATIVE,
+            f"POST {collection}/search",
+            _search,
+            "searchCollection",
+            "Find the chunks that fit a query best.",
+            pb.RetrieveRequest.DESCRIPTOR,
+            pb.RetrieveResponse.DESCRIPTOR,
+        ),
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+
+from gateway.http.operations import PROBE, Access, Operation
 
 IsReady = Callable[[], Awaitable[bool]]
 
@@ -21,4 +22,9 @@ async def _ready(is_ready: IsReady) -> Response:
 
 
 # The endpoints take a function that returns whether the orchestrator takes requests.
-PROBES = (Route("/healthz", _live, methods=["GET"]), Route("/readyz", _ready, methods=["GET"]))
+PROBES = (
+    Operation(PROBE, "GET /healthz", _live, "isLive", "Tell whether the gateway lives.", access=Access.PROBE),
+    Operation(
+        PROBE, "GET /readyz", _ready, "isReady", "Tell whether the orchestrator takes requests.", access=Access.PROBE
+    ),
+)

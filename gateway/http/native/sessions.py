@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_count, read_message, read_object
+from gateway.http.bodies import Done, read_count, read_message, read_object
 from gateway.http.native.executions import plain
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
@@ -18,14 +19,55 @@ MAX_MESSAGES = 1000
 MAX_POSITION = 2**31 - 1
 
 
-def session_routes() -> list[Route]:
-    """Return the paths of sessions."""
-    one = "/v1/sessions/{session_id}"
+def session_operations() -> list[Operation]:
+    """Return the operations of sessions."""
+    session = "/v1/sessions/{session_id}"
+    position = {"type": "integer", "minimum": 0}
     return [
-        Route("/v1/sessions", _list, methods=["GET"]),
-        Route(one, _retrieve, methods=["GET"]),
-        Route(one, _update, methods=["PATCH"]),
-        Route(one, _delete, methods=["DELETE"]),
+        Operation(
+            NATIVE,
+            "GET /v1/sessions",
+            _list,
+            "listSessions",
+            "List stored conversations without their messages, the one used last first.",
+            answer=pb.ListSessionsResponse.DESCRIPTOR,
+            parameters=(
+                Parameter("page_size", {**position, "maximum": MAX_PAGE}, "Most sessions; 0 is 50."),
+                Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+                Parameter("state_key", {"type": "string"}, "Key of the value that each session is listed with."),
+            ),
+        ),
+        Operation(
+            NATIVE,
+            f"GET {session}",
+            _retrieve,
+            "getSession",
+            "Get a stored conversation with its newest messages.",
+            answer=session_pb2.Session.DESCRIPTOR,
+            parameters=(
+                Parameter("max_messages", {**position, "maximum": MAX_MESSAGES}, "Most messages; 0 is 1000."),
+                Parameter(
+                    "before_position", position, "Only messages before this position: `first_position` of a page."
+                ),
+            ),
+        ),
+        Operation(
+            NATIVE,
+            f"PATCH {session}",
+            _update,
+            "updateSession",
+            "Set and remove values of a conversation.",
+            pb.UpdateSessionRequest.DESCRIPTOR,
+            session_pb2.Session.DESCRIPTOR,
+        ),
+        Operation(
+            NATIVE,
+            f"DELETE {session}",
+            _delete,
+            "deleteSession",
+            "Delete a conversation, and what its executions keep of it.",
+            answer=Done,
+        ),
     ]
 
 

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gateway.http.openai.answers import (
+    ChatCompletionChunk,
+    ChunkChoice,
+    FinishReason,
     Heading,
+    TokenLogprobs,
     completed,
     extension_of,
     finish_reason_of,
@@ -18,7 +22,6 @@ from gateway.http.streams.blocks import discarded_after_sending
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import AnswerState, Delta, DeltaKind
 
-_KIND = "chat.completion.chunk"
 _FIELDS = {DeltaKind.TEXT: "content", DeltaKind.REASONING: "reasoning_content"}
 
 
@@ -32,11 +35,11 @@ class ChoiceChunks:
         self._state = AnswerState()
         self.response: execution_pb2.SystemResponse | None = None
 
-    def first(self) -> Iterator[dict[str, Any]]:
+    def first(self) -> Iterator[ChatCompletionChunk]:
         """Yield the chunk that names the role."""
         yield self._chunk({"role": "assistant", "content": "", "refusal": None})
 
-    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[ChatCompletionChunk]:
         """Yield the chunks of an event.
 
         Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
@@ -45,13 +48,14 @@ class ChoiceChunks:
         if self._state.response is not None:
             yield from self._end(self._state.response)
 
-    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[ChatCompletionChunk]:
         self.response = completed(response)
         yield from self._chunks(self._state.rest(text_of(response)))
         last = self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
-        yield {**last, "pagantic": extension_of([response], self._ignored)}
+        last["pagantic"] = extension_of([response], self._ignored)
+        yield last
 
-    def _chunks(self, deltas: Iterable[Delta]) -> Iterator[dict[str, Any]]:
+    def _chunks(self, deltas: Iterable[Delta]) -> Iterator[ChatCompletionChunk]:
         """Yield a chunk for each text, and one for all calls."""
         calls = []
         for delta in deltas:
@@ -65,15 +69,29 @@ class ChoiceChunks:
             yield self._chunk({"tool_calls": calls})
 
     def _chunk(
-        self, delta: dict[str, Any], *, finish_reason: str | None = None, logprobs: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        choice = {"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
-        return {**self._heading.of(_KIND), "choices": [choice]}
+        self, delta: dict[str, Any], *, finish_reason: FinishReason | None = None, logprobs: TokenLogprobs | None = None
+    ) -> ChatCompletionChunk:
+        return _chunk_of(
+            self._heading,
+            [{"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}],
+        )
 
 
-def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
+def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> ChatCompletionChunk:
     """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
-    return {**heading.of(_KIND), "choices": [], "usage": usage_of(responses)}
+    chunk = _chunk_of(heading, [])
+    chunk["usage"] = usage_of(responses)
+    return chunk
+
+
+def _chunk_of(heading: Heading, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+    return {
+        "id": heading.id,
+        "object": "chat.completion.chunk",
+        "created": heading.created_s,
+        "model": heading.model,
+        "choices": choices,
+    }
 
 
 def _call_delta(delta: Delta) -> dict[str, Any]:
