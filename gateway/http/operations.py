@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor
 from starlette.routing import Route
 
 from gateway.http.failures import OpenAIError, OpenAIErrorObject
 from gateway.http.streams.running import Answer
 
-Shape = type | Descriptor  # A JSON object: a form, the shape of an answer, or a message of the contract.
+Shape = type  # Of a JSON object: a form, the shape of an answer, or a message of the contract.
 JSON = "application/json"
 SENT_EVENTS = "text/event-stream"
 JSON_LINES = "application/x-ndjson"
@@ -37,7 +36,7 @@ class Dialect:
     """
 
     name: str
-    error: type = OpenAIError
+    error: Shape = OpenAIError
     error_body: Callable[[OpenAIErrorObject, int, str], Any] = _openai_error_body
     stream_type: str = f"{SENT_EVENTS}; charset=utf-8"
     id_headers: tuple[str, ...] = (REQUEST_ID,)
@@ -75,9 +74,9 @@ class Operation:
     Args:
         dialect: The API that it belongs to.
         endpoint: The HTTP method and the path, whose parameters are in braces as Starlette reads them.
-        handle: Makes the answer from the client, the request and its body. Without a key, client and body are empty.
+        handle: Makes the answer from the client, the request and its body; its docstring is the document's summary.
+            Without a key, client and body are empty.
         name: Its name in generated clients.
-        summary: A description of it.
         form: The form of the body; None for no body.
         answer: The form of status 200; None for a text.
         events: The JSON in each event or line, if the answer may be a stream.
@@ -94,7 +93,6 @@ class Operation:
     endpoint: str
     handle: Callable[..., Awaitable[Answer]]
     name: str
-    summary: str
     form: Shape | None = None
     answer: Shape | None = None
     events: Shape | None = None
@@ -114,6 +112,11 @@ class Operation:
     def method(self) -> str:
         """The HTTP method."""
         return self.endpoint.partition(" ")[0]
+
+    @property
+    def summary(self) -> str:
+        """The description of the operation."""
+        return self.handle.__doc__ or ""
 
     @property
     def path(self) -> str:

@@ -109,31 +109,24 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of embeddings, and of reranking: Jina's, and both versions of Cohere's API."""
 
     async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+        """Make vectors of texts."""
         form = read_form(read_object(body), EmbeddingForm)
         response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
         return JSONResponse(embeddings_of(form, response))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Put documents in the order of their relevance."""
         form = read_form(read_object(body), RerankForm)
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)
         return JSONResponse(ranking_of(form, response, request.scope["request_id"]))
 
-    summary = "Put documents in the order of their relevance."
     return [
-        Operation(
-            OPENAI,
-            "POST /v1/embeddings",
-            embed,
-            "createEmbeddings",
-            "Make vectors of texts.",
-            EmbeddingForm,
-            EmbeddingList,
-        ),
-        Operation(RERANK, "POST /rerank", rerank, "rerank", summary, RerankForm, Ranking),
-        Operation(RERANK, "POST /v1/rerank", rerank, "rerankV1", summary, RerankForm, Ranking),
-        Operation(RERANK, "POST /v2/rerank", rerank, "rerankV2", summary, RerankForm, Ranking),
+        Operation(OPENAI, "POST /v1/embeddings", embed, "createEmbeddings", EmbeddingForm, EmbeddingList),
+        Operation(RERANK, "POST /rerank", rerank, "rerank", RerankForm, Ranking),
+        Operation(RERANK, "POST /v1/rerank", rerank, "rerankV1", RerankForm, Ranking),
+        Operation(RERANK, "POST /v2/rerank", rerank, "rerankV2", RerankForm, Ranking),
     ]
 
 

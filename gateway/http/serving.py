@@ -67,9 +67,11 @@ def described_operations(settings: HttpSettings) -> list[Operation]:
         return page_of(document())
 
     async def show_document(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+        """The document of this API."""
         return Response(text(), media_type=JSON)
 
     async def show_page(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+        """The document as a page."""
         return HTMLResponse(page(), headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff"})
 
     operations = [
@@ -91,22 +93,8 @@ def described_operations(settings: HttpSettings) -> list[Operation]:
         *deployment_operations(),
         *PROBES,
         Operation(
-            DOCUMENT,
-            "GET /openapi.json",
-            show_document,
-            "getDocument",
-            "The document of this API.",
-            answer=OpenApiDocument,
-            access=Access.OPEN,
+            DOCUMENT, "GET /openapi.json", show_document, "getDocument", answer=OpenApiDocument, access=Access.OPEN
         ),
-        Operation(
-            DOCUMENT,
-            "GET /docs",
-            show_page,
-            "getPage",
-            "The document as a page.",
-            text_type="text/html",
-            access=Access.OPEN,
-        ),
+        Operation(DOCUMENT, "GET /docs", show_page, "getPage", text_type="text/html", access=Access.OPEN),
     ]
     return operations

@@ -79,6 +79,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of this API."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer a conversation."""
         form = read_form(read_object(body), MessagesForm)
         sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
         take_request_id(sent, request)
@@ -88,14 +89,17 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(message_of(head, completed(await client.execute(sent))))
 
     async def list_(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """List the models."""
         models = await list_models(client, settings)
         return JSONResponse(_list_of(models) if VERSION_HEADER in request.headers else models)
 
     async def retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """Get a model."""
         model = await find_model(client, settings, request.path_params["name"])
         return JSONResponse(_model_of(model) if VERSION_HEADER in request.headers else model)
 
     async def delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """Models are the deployment's: this always fails."""
         model = await find_model(client, settings, request.path_params["name"])
         raise PermissionDenied(
             f"model {model['id']!r} cannot be deleted by a request: models are the deployment's, so have its operator "
@@ -106,35 +110,11 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
     by_version = (Parameter(VERSION_HEADER, {"type": "string"}, summary, "header"),)
     return [
         Operation(
-            ANTHROPIC,
-            f"POST {MESSAGES_PATH}",
-            create,
-            "createMessage",
-            "Answer a conversation.",
-            MessagesForm,
-            AnthropicMessage,
-            MessageEvent,
+            ANTHROPIC, f"POST {MESSAGES_PATH}", create, "createMessage", MessagesForm, AnthropicMessage, MessageEvent
         ),
-        Operation(
-            _MODELS,
-            "GET /v1/models",
-            list_,
-            "listModels",
-            "List the models.",
-            answer=AnyModelList,
-            parameters=by_version,
-        ),
-        Operation(
-            _MODELS, f"GET {_MODEL}", retrieve, "getModel", "Get a model.", answer=AnyModel, parameters=by_version
-        ),
-        Operation(
-            _MODELS,
-            f"DELETE {_MODEL}",
-            delete,
-            "deleteModel",
-            "Models are the deployment's: this always fails.",
-            answer=Deleted,
-        ),
+        Operation(_MODELS, "GET /v1/models", list_, "listModels", answer=AnyModelList, parameters=by_version),
+        Operation(_MODELS, f"GET {_MODEL}", retrieve, "getModel", answer=AnyModel, parameters=by_version),
+        Operation(_MODELS, f"DELETE {_MODEL}", delete, "deleteModel", answer=Deleted),
     ]
 
 

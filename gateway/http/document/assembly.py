@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 from pydantic import TypeAdapter
 from starlette.convertors import PathConvertor
 
 from gateway.http.bodies import SCHEMAS
 from gateway.http.document.messages import message_schemas
-from gateway.http.operations import JSON, Access, Dialect, Operation, Parameter, Shape
+from gateway.http.operations import JSON, NATIVE, Access, Dialect, Operation, Parameter, Shape
 
 _KEYS: list[dict[str, list[str]]] = [{"bearer": []}, {"apiKey": []}]
 _SCHEMES = {
@@ -85,17 +85,17 @@ def _component_schemas(operations: Sequence[Operation], dialects: Sequence[Diale
     shapes: list[Shape | None] = [dialect.error for dialect in dialects]
     for operation in operations:
         shapes += (operation.form, operation.answer, operation.events)
-    messages = [shape for shape in shapes if isinstance(shape, Descriptor)]
-    types = dict.fromkeys(shape for shape in shapes if isinstance(shape, type))
+    every = dict.fromkeys(shape for shape in shapes if shape is not None)
+    messages = [shape.DESCRIPTOR for shape in every if issubclass(shape, Message)]
     mode: Literal["validation"] = "validation"
-    adapters = [(shape, mode, TypeAdapter[Any](shape)) for shape in types]
+    adapters = [(shape, mode, TypeAdapter[Any](shape)) for shape in every if not issubclass(shape, Message)]
     _, schemas = TypeAdapter.json_schemas(adapters, ref_template=SCHEMAS + "{model}")
     return {**schemas["$defs"], **message_schemas(messages)}
 
 
 def _reference_to(shape: Shape) -> dict[str, Any]:
     """Return the reference to the schema of a shape."""
-    name = shape.full_name if isinstance(shape, Descriptor) else shape.__name__
+    name = shape.DESCRIPTOR.full_name if issubclass(shape, Message) else shape.__name__
     return {"$ref": SCHEMAS + name}
 
 
@@ -162,7 +162,7 @@ def _answer(operation: Operation, operations: Sequence[Operation]) -> dict[str, 
 
 def _links(operation: Operation, operations: Sequence[Operation]) -> Iterator[tuple[str, Any]]:
     """Yield the operations that take the id of an answer, each with the place that has it."""
-    place = "request_id" if isinstance(operation.answer, Descriptor) else "id"
+    place = "request_id" if operation.dialect is NATIVE else "id"
     for other in operations:
         if operation.makes in other.route.param_convertors:
             parameters = {operation.makes: f"$response.body#/{place}"}

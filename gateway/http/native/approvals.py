@@ -26,35 +26,27 @@ def approval_operations() -> list[Operation]:
             "GET /v1/approvals",
             _list,
             "listApprovals",
-            "List the tool calls that wait for a decision, the oldest first.",
-            answer=pb.ListApprovalsResponse.DESCRIPTOR,
+            answer=pb.ListApprovalsResponse,
             parameters=(
                 Parameter("request_id", {"type": "string"}, "Only calls of this execution."),
                 Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most calls; 0 is 50."),
                 Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
             ),
         ),
-        Operation(
-            NATIVE,
-            f"GET {approval}",
-            _retrieve,
-            "getApproval",
-            "Get a tool call that waits for a decision.",
-            answer=approval_pb2.Approval.DESCRIPTOR,
-        ),
+        Operation(NATIVE, f"GET {approval}", _retrieve, "getApproval", answer=approval_pb2.Approval),
         Operation(
             NATIVE,
             f"POST {approval}/decision",
             _decide,
             "resolveApproval",
-            "Approve or reject a tool call.",
-            pb.ResolveApprovalRequest.DESCRIPTOR,
-            approval_pb2.Approval.DESCRIPTOR,
+            pb.ResolveApprovalRequest,
+            approval_pb2.Approval,
         ),
     ]
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the tool calls that wait for a decision, the oldest first."""
     query = request.query_params
     wanted = pb.ListApprovalsRequest(
         request_id=query.get("request_id", ""),
@@ -66,6 +58,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a tool call that waits for a decision."""
     request_id, call_id = request.path_params["request_id"], request.path_params["tool_call_id"]
     for approval in await client.list_approvals(request_id=request_id):
         if approval.tool_call_id == call_id:
@@ -77,6 +70,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Approve or reject a tool call."""
     decision = read_message(read_object(body), pb.ResolveApprovalRequest)
     for name, value in request.path_params.items():
         if getattr(decision, name) not in ("", value):

@@ -24,68 +24,50 @@ def collection_operations() -> list[Operation]:
     collection = "/v1/collections/{collection}"
     source = Parameter("source", {"type": "string", "minLength": 1}, "Source of the document: the file's name.")
     return [
-        Operation(
-            NATIVE,
-            "GET /v1/collections",
-            _list,
-            "listCollections",
-            "List collections by name.",
-            answer=pb.ListCollectionsResponse.DESCRIPTOR,
-        ),
+        Operation(NATIVE, "GET /v1/collections", _list, "listCollections", answer=pb.ListCollectionsResponse),
         Operation(
             NATIVE,
             "POST /v1/collections",
             _create,
             "createCollection",
-            "Make an empty collection.",
-            pb.CreateCollectionRequest.DESCRIPTOR,
-            collection_pb2.Collection.DESCRIPTOR,
+            pb.CreateCollectionRequest,
+            collection_pb2.Collection,
         ),
-        Operation(
-            NATIVE,
-            f"DELETE {collection}",
-            _delete,
-            "deleteCollection",
-            "Delete a collection with its documents.",
-            answer=Done,
-        ),
+        Operation(NATIVE, f"DELETE {collection}", _delete, "deleteCollection", answer=Done),
         Operation(
             NATIVE,
             f"POST {collection}/files",
             _ingest,
             "ingestFile",
-            "Store a file as a document; a file that cannot be read has its error in the answer.",
-            answer=file_pb2.FileResult.DESCRIPTOR,
+            answer=file_pb2.FileResult,
             parameters=(source,),
             takes_file=True,
         ),
         Operation(
-            NATIVE,
-            f"POST {collection}/search",
-            _search,
-            "searchCollection",
-            "Find the chunks that fit a query best.",
-            pb.RetrieveRequest.DESCRIPTOR,
-            pb.RetrieveResponse.DESCRIPTOR,
+            NATIVE, f"POST {collection}/search", _search, "searchCollection", pb.RetrieveRequest, pb.RetrieveResponse
         ),
     ]
 
 
 async def _list(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    """List collections by name."""
     return JSONResponse({"collections": [plain(one) for one in await client.list_collections()]})
 
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    """Make an empty collection."""
     wanted = read_message(read_object(body), pb.CreateCollectionRequest)
     return JSONResponse(plain(await client.create_collection(wanted)))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a collection with its documents."""
     await client.delete_collection(request.path_params["collection"])
     return JSONResponse({})
 
 
 async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Find the chunks that fit a query best."""
     wanted = read_message(read_object(body), pb.RetrieveRequest)
     name = request.path_params["collection"]
     if wanted.policy.collection not in ("", name):
@@ -95,6 +77,7 @@ async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _ingest(client: AsyncClient, request: Request, upload: Upload) -> Answer:
+    """Store a file as a document; a file that cannot be read has its error in the answer."""
     source = request.query_params.get("source", "")
     try:
         if not source or len(source) > MAX_SOURCE_CHARS:

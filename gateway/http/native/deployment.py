@@ -50,67 +50,36 @@ class ModelsOfMachine(AnswerShape):
 def deployment_operations() -> list[Operation]:
     """Return the operations of tools, replicas and models."""
     return [
-        Operation(
-            NATIVE,
-            "GET /v1/tools",
-            _tools,
-            "listTools",
-            "List the tools that the caller's requests may name.",
-            answer=pb.ListToolsResponse.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            "GET /v1/replicas",
-            _replicas,
-            "listReplicas",
-            "List the replicas that serve models, with their loads. Needs the scope admin.",
-            answer=pb.ListReplicasResponse.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            "POST /v1/models/{name:path}/load",
-            _load,
-            "loadModel",
-            "Load a model in every replica that serves it. Needs the scope admin.",
-            answer=pb.LoadModelResponse.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            "POST /v1/models/{name:path}/unload",
-            _unload,
-            "unloadModel",
-            "Unload a model in every replica that serves it. Needs the scope admin.",
-            answer=pb.UnloadModelResponse.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            "GET /v1/pulled-models",
-            _pulled,
-            "listPulledModels",
-            "List the models that were pulled on the gateway's machine, and those of the catalog. Needs the scope "
-            "admin.",
-            answer=ModelsOfMachine,
-        ),
+        Operation(NATIVE, "GET /v1/tools", _tools, "listTools", answer=pb.ListToolsResponse),
+        Operation(NATIVE, "GET /v1/replicas", _replicas, "listReplicas", answer=pb.ListReplicasResponse),
+        Operation(NATIVE, "POST /v1/models/{name:path}/load", _load, "loadModel", answer=pb.LoadModelResponse),
+        Operation(NATIVE, "POST /v1/models/{name:path}/unload", _unload, "unloadModel", answer=pb.UnloadModelResponse),
+        Operation(NATIVE, "GET /v1/pulled-models", _pulled, "listPulledModels", answer=ModelsOfMachine),
     ]
 
 
 async def _tools(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    """List the tools that the caller's requests may name."""
     return JSONResponse({"tools": [plain(tool) for tool in await client.list_tools()]})
 
 
 async def _replicas(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    """List the replicas that serve models, with their loads. Needs the scope admin."""
     return JSONResponse(plain(await client.list_replicas()))
 
 
 async def _load(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Load a model in every replica that serves it. Needs the scope admin."""
     return JSONResponse(plain(await client.load_model(request.path_params["name"])))
 
 
 async def _unload(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Unload a model in every replica that serves it. Needs the scope admin."""
     return JSONResponse(plain(await client.unload_model(request.path_params["name"])))
 
 
 async def _pulled(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    """List the models that were pulled on the gateway's machine, and those of the catalog. Needs the scope admin."""
     await client.list_replicas()  # raises for callers who are not operators
     return JSONResponse(await asyncio.to_thread(_of_this_machine))
 

@@ -29,6 +29,7 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of executions."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Run a request; with `Accept: text/event-stream`, the answer is its events."""
         asked = read_request(read_object(body), request.scope["request_id"], settings.call_s)
         request.scope["request_id"] = asked.request_id
         if _wants_events(request):
@@ -43,55 +44,26 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/executions",
             create,
             "execute",
-            "Run a request; with `Accept: text/event-stream`, the answer is its events.",
-            execution_pb2.SystemRequest.DESCRIPTOR,
-            execution_pb2.SystemResponse.DESCRIPTOR,
-            event_pb2.ExecutionEvent.DESCRIPTOR,
+            execution_pb2.SystemRequest,
+            execution_pb2.SystemResponse,
+            event_pb2.ExecutionEvent,
             makes="request_id",
         ),
         Operation(
-            NATIVE,
-            "GET /v1/executions",
-            _list,
-            "listExecutions",
-            "List executions without their responses, the newest first.",
-            answer=pb.ListExecutionsResponse.DESCRIPTOR,
-            parameters=_FILTERS,
+            NATIVE, "GET /v1/executions", _list, "listExecutions", answer=pb.ListExecutionsResponse, parameters=_FILTERS
         ),
         Operation(
             NATIVE,
             f"GET {execution}",
             _retrieve,
             "getExecution",
-            "Get an execution, or follow its events.",
-            answer=execution_pb2.Execution.DESCRIPTOR,
-            events=event_pb2.ExecutionEvent.DESCRIPTOR,
+            answer=execution_pb2.Execution,
+            events=event_pb2.ExecutionEvent,
             parameters=(last_id,),
         ),
-        Operation(
-            NATIVE,
-            f"DELETE {execution}",
-            _cancel,
-            "cancelExecution",
-            "Cancel an execution.",
-            answer=pb.CancelExecutionResponse.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            f"GET {execution}/timeline",
-            _timeline,
-            "getTimeline",
-            "Get the stored events of an execution.",
-            answer=pb.GetTimelineResponse.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            f"GET {execution}/steps",
-            _steps,
-            "listSteps",
-            "List what the steps of a kept execution gave.",
-            answer=pb.ListStepsResponse.DESCRIPTOR,
-        ),
+        Operation(NATIVE, f"DELETE {execution}", _cancel, "cancelExecution", answer=pb.CancelExecutionResponse),
+        Operation(NATIVE, f"GET {execution}/timeline", _timeline, "getTimeline", answer=pb.GetTimelineResponse),
+        Operation(NATIVE, f"GET {execution}/steps", _steps, "listSteps", answer=pb.ListStepsResponse),
     ]
 
 
@@ -110,6 +82,7 @@ _FILTERS = (
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List executions without their responses, the newest first."""
     names = {filter_.name for filter_ in _FILTERS}
     query = {name: value for name, value in request.query_params.items() if name in names and value}
     page = await client.list_executions_page(read_message(query, pb.ListExecutionsRequest, "the query"))
@@ -119,6 +92,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get an execution, or follow its events."""
     request_id = request.path_params["request_id"]
     if not _wants_events(request):
         return JSONResponse(plain(await client.get_execution(request_id)))
@@ -127,16 +101,19 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get the stored events of an execution."""
     events = await client.timeline(request.path_params["request_id"])
     return JSONResponse({"events": [plain(event) for event in events]})
 
 
 async def _steps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List what the steps of a kept execution gave."""
     steps = await client.list_steps(request.path_params["request_id"])
     return JSONResponse({"steps": [plain(step) for step in steps]})
 
 
 async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Cancel an execution."""
     state = await client.cancel(request.path_params["request_id"])
     return JSONResponse({"state": execution_pb2.LifecycleState.Name(state)})
 

@@ -12,10 +12,12 @@ IsReady = Callable[[], Awaitable[bool]]
 
 
 async def _live(_is_ready: IsReady) -> Response:
+    """Tell whether the gateway lives."""
     return PlainTextResponse("ok\n")
 
 
 async def _ready(is_ready: IsReady) -> Response:
+    """Tell whether the orchestrator takes requests."""
     if not await is_ready():
         return PlainTextResponse("the orchestrator takes no requests now\n", 503)
     return PlainTextResponse("ok\n")
@@ -23,8 +25,6 @@ async def _ready(is_ready: IsReady) -> Response:
 
 # The endpoints take a function that returns whether the orchestrator takes requests.
 PROBES = (
-    Operation(PROBE, "GET /healthz", _live, "isLive", "Tell whether the gateway lives.", access=Access.PROBE),
-    Operation(
-        PROBE, "GET /readyz", _ready, "isReady", "Tell whether the orchestrator takes requests.", access=Access.PROBE
-    ),
+    Operation(PROBE, "GET /healthz", _live, "isLive", access=Access.PROBE),
+    Operation(PROBE, "GET /readyz", _ready, "isReady", access=Access.PROBE),
 )

@@ -29,8 +29,7 @@ def session_operations() -> list[Operation]:
             "GET /v1/sessions",
             _list,
             "listSessions",
-            "List stored conversations without their messages, the one used last first.",
-            answer=pb.ListSessionsResponse.DESCRIPTOR,
+            answer=pb.ListSessionsResponse,
             parameters=(
                 Parameter("page_size", {**position, "maximum": MAX_PAGE}, "Most sessions; 0 is 50."),
                 Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
@@ -42,8 +41,7 @@ def session_operations() -> list[Operation]:
             f"GET {session}",
             _retrieve,
             "getSession",
-            "Get a stored conversation with its newest messages.",
-            answer=session_pb2.Session.DESCRIPTOR,
+            answer=session_pb2.Session,
             parameters=(
                 Parameter("max_messages", {**position, "maximum": MAX_MESSAGES}, "Most messages; 0 is 1000."),
                 Parameter(
@@ -51,27 +49,13 @@ def session_operations() -> list[Operation]:
                 ),
             ),
         ),
-        Operation(
-            NATIVE,
-            f"PATCH {session}",
-            _update,
-            "updateSession",
-            "Set and remove values of a conversation.",
-            pb.UpdateSessionRequest.DESCRIPTOR,
-            session_pb2.Session.DESCRIPTOR,
-        ),
-        Operation(
-            NATIVE,
-            f"DELETE {session}",
-            _delete,
-            "deleteSession",
-            "Delete a conversation, and what its executions keep of it.",
-            answer=Done,
-        ),
+        Operation(NATIVE, f"PATCH {session}", _update, "updateSession", pb.UpdateSessionRequest, session_pb2.Session),
+        Operation(NATIVE, f"DELETE {session}", _delete, "deleteSession", answer=Done),
     ]
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List stored conversations without their messages, the one used last first."""
     query = request.query_params
     wanted = pb.ListSessionsRequest(
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
@@ -83,6 +67,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a stored conversation with its newest messages."""
     query = request.query_params
     wanted = pb.GetSessionRequest(
         session_id=request.path_params["session_id"],
@@ -93,6 +78,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Set and remove values of a conversation."""
     changes = read_message(read_object(body), pb.UpdateSessionRequest)
     session_id = request.path_params["session_id"]
     if changes.session_id not in ("", session_id):
@@ -104,5 +90,6 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a conversation, and what its executions keep of it."""
     await client.delete_session(request.path_params["session_id"])
     return JSONResponse({})

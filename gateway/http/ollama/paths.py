@@ -86,21 +86,25 @@ def ollama_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of this API."""
 
     async def chat(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer a conversation."""
         form = read_form(read_object(body), OllamaChatForm)
         made = chat_request_of(form, settings.alias_of(form.model), settings.call_s)
         return await _answer(client, request, form, made)
 
     async def generate(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer a prompt."""
         form = read_form(read_object(body), GenerateForm)
         made = generate_request_of(form, settings.alias_of(form.model), settings.call_s)
         return await _answer(client, request, form, made)
 
     async def tags(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+        """List the models."""
         models = await list_models(client, settings)
         listed: OllamaModelList = {"models": [_tag(model["id"]) for model in models["data"]]}
         return JSONResponse(listed)
 
     async def show(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+        """Show a model."""
         form = read_form(read_object(body), ShowForm)
         name = form.model or form.name
         if not name:
@@ -108,34 +112,15 @@ def ollama_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(shown(await find_model(client, settings, name)))
 
     async def version(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+        """Tell the version of the API."""
         return JSONResponse(OllamaVersion(version=API_VERSION))
 
     return [
-        Operation(
-            OLLAMA,
-            "POST /api/chat",
-            chat,
-            "ollamaChat",
-            "Answer a conversation.",
-            OllamaChatForm,
-            OllamaChat,
-            OllamaChatLine,
-        ),
-        Operation(
-            OLLAMA,
-            "POST /api/generate",
-            generate,
-            "ollamaGenerate",
-            "Answer a prompt.",
-            GenerateForm,
-            OllamaText,
-            OllamaTextLine,
-        ),
-        Operation(OLLAMA, "GET /api/tags", tags, "ollamaTags", "List the models.", answer=OllamaModelList),
-        Operation(OLLAMA, "POST /api/show", show, "ollamaShow", "Show a model.", ShowForm, ShownModel),
-        Operation(
-            OLLAMA, "GET /api/version", version, "ollamaVersion", "Tell the version of the API.", answer=OllamaVersion
-        ),
+        Operation(OLLAMA, "POST /api/chat", chat, "ollamaChat", OllamaChatForm, OllamaChat, OllamaChatLine),
+        Operation(OLLAMA, "POST /api/generate", generate, "ollamaGenerate", GenerateForm, OllamaText, OllamaTextLine),
+        Operation(OLLAMA, "GET /api/tags", tags, "ollamaTags", answer=OllamaModelList),
+        Operation(OLLAMA, "POST /api/show", show, "ollamaShow", ShowForm, ShownModel),
+        Operation(OLLAMA, "GET /api/version", version, "ollamaVersion", answer=OllamaVersion),
     ]
 
 

@@ -85,16 +85,9 @@ def console_operations(settings: HttpSettings) -> list[Operation]:
 
 def _operation(path: str, file: ServedFile) -> Operation:
     async def show(_client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """A file of the console."""
         if file.is_known(request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=file.headers)
         return Response(file.body, headers=file.headers)
 
-    return Operation(
-        DOCUMENT,
-        f"GET {path}",
-        show,
-        "getConsole",
-        "A file of the console.",
-        text_type="text/html",
-        access=Access.OPEN,
-    )
+    return Operation(DOCUMENT, f"GET {path}", show, "getConsole", text_type="text/html", access=Access.OPEN)

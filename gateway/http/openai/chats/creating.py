@@ -29,6 +29,7 @@ def chat_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation that makes chats."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer a conversation."""
         value = read_object(body)
         require_model(value)
         chat = Chat(value, settings, request.scope["request_id"])
@@ -43,7 +44,6 @@ def chat_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/chat/completions",
             create,
             "createChat",
-            "Answer a conversation.",
             ChatForm,
             ChatCompletion,
             ChatEvent,

@@ -77,27 +77,17 @@ def stored_chat_operations() -> list[Operation]:
             "GET /v1/chat/completions",
             _list,
             "listChats",
-            "List stored chats.",
             answer=ChatList,
             parameters=(*page_parameters("asc"), *filters),
         ),
-        Operation(OPENAI, f"GET {_ONE}", _retrieve, "getChat", "Get a stored chat.", answer=ChatCompletion),
-        Operation(
-            OPENAI,
-            f"POST {_ONE}",
-            _update,
-            "updateChat",
-            "Change the metadata of a stored chat.",
-            MetadataForm,
-            ChatCompletion,
-        ),
-        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteChat", "Delete a stored chat.", answer=Deleted),
+        Operation(OPENAI, f"GET {_ONE}", _retrieve, "getChat", answer=ChatCompletion),
+        Operation(OPENAI, f"POST {_ONE}", _update, "updateChat", MetadataForm, ChatCompletion),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteChat", answer=Deleted),
         Operation(
             OPENAI,
             f"GET {_ONE}/messages",
             _messages,
             "listChatMessages",
-            "List the messages of a stored chat.",
             answer=StoredMessageList,
             parameters=page_parameters("asc"),
         ),
@@ -105,6 +95,7 @@ def stored_chat_operations() -> list[Operation]:
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List stored chats."""
     query = request.query_params
     kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
     ids = [{"id": ID_PREFIX + one.request_id} for one in reversed(kept) if _is_wanted(one, query)]
@@ -134,10 +125,12 @@ async def _found_or_gone(client: AsyncClient, completion_id: str) -> ChatComplet
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a stored chat."""
     return JSONResponse(await _object(client, await _find(client, request.path_params["completion_id"])))
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Change the metadata of a stored chat."""
     form = read_form(read_object(body), MetadataForm)
     execution = await _find(client, request.path_params["completion_id"])
     echo = echo_of(execution) | {"metadata": form.metadata or {}}
@@ -145,6 +138,7 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a stored chat."""
     execution = await _find(client, request.path_params["completion_id"])
     for index in reversed(range(echo_of(execution)["n"])):
         await client.delete_execution(choice_id(execution.request_id, index))
@@ -152,6 +146,7 @@ async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 async def _messages(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the messages of a stored chat."""
     execution = await _find(client, request.path_params["completion_id"])
     owner, messages = execution.request_id, execution.request.messages
     stored = [_message(f"{ID_PREFIX}{owner}-{index}", message) for index, message in enumerate(messages)]

@@ -30,6 +30,7 @@ def completion_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation that continues raw texts."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Continue raw texts."""
         value = read_object(body)
         require_model(value)
         form = read_form(value, CompletionForm)
@@ -50,7 +51,6 @@ def completion_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/completions",
             create,
             "continueTexts",
-            "Continue raw texts.",
             CompletionForm,
             TextCompletion,
             TextEvent,

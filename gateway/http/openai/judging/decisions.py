@@ -85,13 +85,13 @@ def decision_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation of decisions."""
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer questions about an input."""
         form = read_form(read_object(body), DecisionForm)
         asked = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
         take_request_id(asked, request)
         return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
 
-    summary = "Answer questions about an input."
-    return [Operation(OPENAI, "POST /v1/decisions", decide, "decide", summary, DecisionForm, DecisionList)]
+    return [Operation(OPENAI, "POST /v1/decisions", decide, "decide", DecisionForm, DecisionList)]
 
 
 def decision_request_of(form: DecisionForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:

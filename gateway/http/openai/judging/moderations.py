@@ -82,13 +82,13 @@ def moderation_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation of moderations."""
 
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Tell whether texts may be harmful."""
         form = read_form(read_object(body), ModerationForm)
         asked = moderation_requests_of(form, settings, request.scope["request_id"])
         responses = await run_all([_execute(client, one) for one in asked], at_once=JUDGED_AT_ONCE)
         return JSONResponse(moderation_of(form, settings.moderation_threshold, responses))
 
-    summary = "Tell whether texts may be harmful."
-    return [Operation(OPENAI, "POST /v1/moderations", judge, "moderate", summary, ModerationForm, ModerationReport)]
+    return [Operation(OPENAI, "POST /v1/moderations", judge, "moderate", ModerationForm, ModerationReport)]
 
 
 async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:

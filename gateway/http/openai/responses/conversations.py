@@ -45,61 +45,30 @@ def conversation_operations() -> list[Operation]:
             "POST /v1/conversations",
             _create,
             "createConversation",
-            "Make a conversation.",
             ConversationForm,
             Conversation,
             may_be_empty=True,
             makes="conversation_id",
         ),
-        Operation(OPENAI, f"GET {_ONE}", _retrieve, "getConversation", "Get a conversation.", answer=Conversation),
-        Operation(
-            OPENAI,
-            f"POST {_ONE}",
-            _update,
-            "updateConversation",
-            "Change the metadata of a conversation.",
-            ConversationForm,
-            Conversation,
-        ),
-        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteConversation", "Delete a conversation.", answer=Deleted),
+        Operation(OPENAI, f"GET {_ONE}", _retrieve, "getConversation", answer=Conversation),
+        Operation(OPENAI, f"POST {_ONE}", _update, "updateConversation", ConversationForm, Conversation),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteConversation", answer=Deleted),
         Operation(
             OPENAI,
             f"GET {_ONE}/items",
             _items,
             "listConversationItems",
-            "List the items of a conversation.",
             answer=ItemList,
             parameters=page_parameters("desc"),
         ),
-        Operation(
-            OPENAI,
-            f"POST {_ONE}/items",
-            _add,
-            "addConversationItems",
-            "Add items to a conversation.",
-            ItemsForm,
-            ItemList,
-        ),
-        Operation(
-            OPENAI,
-            f"GET {_ONE}/items/{{item_id}}",
-            _item,
-            "getConversationItem",
-            "Get an item of a conversation.",
-            answer=Item,
-        ),
-        Operation(
-            OPENAI,
-            f"DELETE {_ONE}/items/{{item_id}}",
-            _remove,
-            "deleteConversationItem",
-            "Items cannot be deleted: this always fails.",
-            answer=Deleted,
-        ),
+        Operation(OPENAI, f"POST {_ONE}/items", _add, "addConversationItems", ItemsForm, ItemList),
+        Operation(OPENAI, f"GET {_ONE}/items/{{item_id}}", _item, "getConversationItem", answer=Item),
+        Operation(OPENAI, f"DELETE {_ONE}/items/{{item_id}}", _remove, "deleteConversationItem", answer=Deleted),
     ]
 
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    """Make a conversation."""
     form = read_form(read_object(body or b"{}"), ConversationForm)
     messages = messages_of_items(form.items or (), {}, "items")
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
@@ -107,26 +76,31 @@ async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a conversation."""
     return JSONResponse(_object(await _find(client, request)))
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Change the metadata of a conversation."""
     form = read_form(read_object(body), ConversationForm)
     session = await _find(client, request)
     return JSONResponse(_object(await client.update_session(session.session_id, {NOTES: form.metadata or {}})))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a conversation."""
     session = await _find(client, request)
     await client.delete_session(session.session_id)
     return JSONResponse(deleted(session.session_id, "conversation.deleted"))
 
 
 async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the items of a conversation."""
     return JSONResponse(page_of(_items_of(await _find(client, request)), request.query_params))
 
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Add items to a conversation."""
     form = read_form(read_object(body), ItemsForm)
     session = await _find(client, request)
     messages = messages_of_items(form.items, names_of_calls(session.messages), "items")
@@ -136,6 +110,7 @@ async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get an item of a conversation."""
     name = request.path_params["item_id"]
     for item in _items_of(await _find(client, request)):
         if item["id"] == name:
@@ -144,6 +119,7 @@ async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _remove(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Items cannot be deleted: this always fails."""
     await _item(client, request, b"")
     raise Unsupported("items of a conversation cannot be deleted: delete the conversation, and make another one")
 

@@ -40,6 +40,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations that make responses and summaries, and that count tokens."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer an input."""
         value = read_object(body)
         require_model(value)
         form = read_form(value, ResponseForm)
@@ -56,6 +57,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(head.ended(completed(await client.execute(sent))))
 
     async def compact(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Summarize a conversation."""
         value = read_object(body)
         require_model(value)
         sent = await _resolve(client, read_form(value, ResponseForm), request, settings)
@@ -64,6 +66,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(compaction_of(ResponseHead(sent, {}), int(time.time()), response))
 
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+        """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
         form = read_form({"input": "", **fields}, ResponseForm)
         earlier = await _earlier_messages(client, form)
@@ -81,7 +84,6 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses",
             create,
             "createResponse",
-            "Answer an input.",
             ResponseForm,
             ResponseObject,
             ResponseEvent,
@@ -93,7 +95,6 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses/compact",
             compact,
             "compactResponse",
-            "Summarize a conversation.",
             ResponseForm,
             Compaction,
             required=("model",),
@@ -103,7 +104,6 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses/input_tokens",
             count,
             "countInputTokens",
-            "Count the tokens that a response would read.",
             ResponseForm,
             InputTokens,
             may_be_empty=True,

@@ -43,21 +43,17 @@ def stored_operations() -> list[Operation]:
             f"GET {_ONE}",
             _retrieve,
             "getResponse",
-            "Get or follow a stored response.",
             answer=ResponseObject,
             events=ResponseEvent,
             parameters=following,
         ),
-        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteResponse", "Delete a stored response.", answer=Deleted),
-        Operation(
-            OPENAI, f"POST {_ONE}/cancel", _cancel, "cancelResponse", "Cancel a response.", answer=ResponseObject
-        ),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteResponse", answer=Deleted),
+        Operation(OPENAI, f"POST {_ONE}/cancel", _cancel, "cancelResponse", answer=ResponseObject),
         Operation(
             OPENAI,
             f"GET {_ONE}/input_items",
             _list_input_items,
             "listInputItems",
-            "List the input of a stored response.",
             answer=ItemList,
             parameters=page_parameters("desc"),
         ),
@@ -65,6 +61,7 @@ def stored_operations() -> list[Operation]:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get or follow a stored response."""
     execution, query = await _find(client, request.path_params["response_id"]), request.query_params
     after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
     if query.get("stream") == "true":
@@ -74,18 +71,21 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a stored response."""
     execution = await _find(client, request.path_params["response_id"])
     await client.delete_execution(execution.request_id)
     return JSONResponse(deleted(ID_PREFIX + execution.request_id, KIND))
 
 
 async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Cancel a response."""
     execution = await _find(client, request.path_params["response_id"])
     await client.cancel(execution.request_id)
     return JSONResponse(_as_it_is(await client.get_execution(execution.request_id)))
 
 
 async def _list_input_items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the input of a stored response."""
     execution = await _find(client, request.path_params["response_id"])
     items = items_of_messages(execution.request.messages, execution.request_id)
     return JSONResponse(page_of(items, request.query_params))
