@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from pydantic import with_config
 from starlette.requests import Request
-from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
+from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not take the TypedDict of `typing`.
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest

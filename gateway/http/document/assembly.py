@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from pydantic import TypeAdapter
 from starlette.convertors import PathConvertor
@@ -86,9 +87,9 @@ def _component_schemas(operations: Sequence[Operation], dialects: Sequence[Diale
     for operation in operations:
         shapes += (operation.form, operation.answer, operation.events)
     every = dict.fromkeys(shape for shape in shapes if shape is not None)
-    messages = [shape.DESCRIPTOR for shape in every if issubclass(shape, Message)]
+    messages = [cast("Descriptor", shape.DESCRIPTOR) for shape in every if issubclass(shape, Message)]
     mode: Literal["validation"] = "validation"
-    adapters = [(shape, mode, TypeAdapter[Any](shape)) for shape in every if not issubclass(shape, Message)]
+    adapters = [(shape.__name__, mode, TypeAdapter[Any](shape)) for shape in every if not issubclass(shape, Message)]
     _, schemas = TypeAdapter.json_schemas(adapters, ref_template=SCHEMAS + "{model}")
     return {**schemas["$defs"], **message_schemas(messages)}
 

@@ -83,7 +83,7 @@ _FILTERS = (
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List executions without their responses, the newest first."""
-    names = {filter_.name for filter_ in _FILTERS}
+    names = {parameter.name for parameter in _FILTERS}
     query = {name: value for name, value in request.query_params.items() if name in names and value}
     page = await client.list_executions_page(read_message(query, pb.ListExecutionsRequest, "the query"))
     return JSONResponse(

@@ -1,8 +1,11 @@
-"""Responses of the orchestrator in the form of `/v1/chat/completions`."""
+"""Answers of `/v1/chat/completions`: whole chats, and the chunks of a stream.
+
+Pure: responses and events of an execution in, objects of OpenAI's API out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, get_args
 
@@ -11,9 +14,11 @@ from pydantic import RootModel
 
 from gateway.http.bodies import AnswerShape
 from gateway.http.failures import OpenAIError
+from gateway.http.streams.blocks import discarded_after_sending
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import AnswerState, Delta, DeltaKind
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.fields import name_of
@@ -24,6 +29,7 @@ _FINISH_REASONS: dict[int, FinishReason] = {
     generation_pb2.FINISH_REASON_LENGTH: "length",
     generation_pb2.FINISH_REASON_TOOL: "tool_calls",
 }
+_FIELDS = {DeltaKind.TEXT: "content", DeltaKind.REASONING: "reasoning_content"}
 _Reported = Literal["citations", "warnings", "candidates", "step_results", "tool_calls_made"]
 _REPORTED: tuple[_Reported, ...] = get_args(_Reported)
 
@@ -308,3 +314,80 @@ def _add_judgement(extension: Extension, response: execution_pb2.SystemResponse)
 def _plain(message: Any) -> dict[str, Any]:
     plain: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return plain
+
+
+class ChoiceChunks:
+    """The chunks of a choice, in the order of its events."""
+
+    def __init__(self, heading: Heading, index: int, ignored: Sequence[str]) -> None:
+        self._heading = heading
+        self._index = index
+        self._ignored = ignored
+        self._state = AnswerState()
+        self.response: execution_pb2.SystemResponse | None = None
+
+    def first(self) -> Iterator[ChatCompletionChunk]:
+        """Yield the chunk that names the role."""
+        yield self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[ChatCompletionChunk]:
+        """Yield the chunks of an event.
+
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        """
+        yield from self._chunks(self._state.take(event))
+        if self._state.response is not None:
+            yield from self._end(self._state.response)
+
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[ChatCompletionChunk]:
+        self.response = completed(response)
+        yield from self._chunks(self._state.rest(text_of(response)))
+        last = self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
+        last["pagantic"] = extension_of([response], self._ignored)
+        yield last
+
+    def _chunks(self, deltas: Iterable[Delta]) -> Iterator[ChatCompletionChunk]:
+        """Yield a chunk for each text, and one for all calls."""
+        calls = []
+        for delta in deltas:
+            if delta.is_void:
+                raise discarded_after_sending(delta)
+            if delta.kind is DeltaKind.CALL:
+                calls.append(_call_delta(delta))
+            else:
+                yield self._chunk({_FIELDS[delta.kind]: delta.text})
+        if calls:
+            yield self._chunk({"tool_calls": calls})
+
+    def _chunk(
+        self, delta: dict[str, Any], *, finish_reason: FinishReason | None = None, logprobs: TokenLogprobs | None = None
+    ) -> ChatCompletionChunk:
+        return _chunk_of(
+            self._heading,
+            [{"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}],
+        )
+
+
+def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> ChatCompletionChunk:
+    """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
+    chunk = _chunk_of(heading, [])
+    chunk["usage"] = usage_of(responses)
+    return chunk
+
+
+def _chunk_of(heading: Heading, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+    return {
+        "id": heading.id,
+        "object": "chat.completion.chunk",
+        "created": heading.created_s,
+        "model": heading.model,
+        "choices": choices,
+    }
+
+
+def _call_delta(delta: Delta) -> dict[str, Any]:
+    function = {"arguments": delta.text}
+    if not delta.name:
+        return {"index": delta.index, "function": function}
+    function = {"name": delta.name, **function}
+    return {"index": delta.index, "id": delta.call_id, "type": "function", "function": function}

@@ -11,8 +11,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import read_object
-from gateway.http.openai.answers import ChatCompletion, ChatEvent, Heading, completion_of
-from gateway.http.openai.chats.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.answers import (
+    ChatCompletion,
+    ChatEvent,
+    ChoiceChunks,
+    Heading,
+    completion_of,
+    usage_chunk,
+)
 from gateway.http.openai.chats.stored import ID_PREFIX, KIND
 from gateway.http.openai.choices import as_choice, execute_all, stream_all
 from gateway.http.openai.forms import ChatForm, read_form, require_model
