@@ -6,20 +6,28 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.document.operations import Access, DescribedRoute
-from gateway.http.failures import error_of, error_of_refusal, headers_of, headers_of_status, status_of
+from gateway.http.anthropic.answers import ANTHROPIC
+from gateway.http.anthropic.paths import MESSAGES_PATH, VERSION_HEADER
+from gateway.http.failures import (
+    OpenAIErrorObject,
+    error_of,
+    error_of_refusal,
+    headers_of,
+    headers_of_status,
+    status_of,
+)
+from gateway.http.measuring import BROKEN, ROUTE, Streams
 from gateway.http.native.probes import PROBES
-from gateway.http.routing.dialects import dialect_of
-from gateway.http.routing.measuring import BROKEN, ROUTE, Streams
+from gateway.http.ollama.answers import OLLAMA
+from gateway.http.operations import OPENAI, Access, Dialect, Operation
 from gateway.http.settings import HttpSettings
-from gateway.http.streams.running import Answer, until_left
+from gateway.http.streams.running import until_left
 from gateway.web.bodies import Upload, read_body
 from gateway.web.callers import Callers
 from gateway.web.entry import Entry
@@ -36,8 +44,7 @@ class HttpApp:
         callers: Give the client of the orchestrator for each caller.
         settings: The permitted callers, and the limits.
         is_ready: Returns whether the orchestrator takes requests.
-        routes: The paths; each endpoint except the probes is called with the client, the request and its body. A path
-            without a key gets no client and no body.
+        operations: Everything that is served.
     """
 
     def __init__(
@@ -45,14 +52,14 @@ class HttpApp:
         callers: Callers,
         settings: HttpSettings,
         is_ready: Callable[[], Awaitable[bool]],
-        routes: Sequence[DescribedRoute],
+        operations: Sequence[Operation],
     ) -> None:
         self._callers = callers
         self._settings = settings
         self._is_ready = is_ready
         self.entry = Entry(settings)
         self.streams = Streams()
-        self._routes = routes
+        self._operations = operations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -66,23 +73,23 @@ class HttpApp:
         for probe in PROBES:
             if scope["path"] == probe.path:
                 scope[ROUTE] = probe.path
-                await (await probe.endpoint(self._is_ready))(scope, receive, send)
+                await (await probe.route.endpoint(self._is_ready))(scope, receive, send)
                 return
         request = Request(scope)
         scope["request_id"] = uuid.uuid4().hex
         try:
             with self.entry.counting():
                 self.entry.check(request)
-                route = self._route_of(scope)
-                if route.operation.access is Access.KEY:
+                operation = self._operation_of(scope)
+                if operation.access is Access.KEY:
                     self.entry.check_key(request)
-                if route.operation.takes_file:
+                if operation.takes_file:
                     settings = self._settings
                     file = Upload(receive, max_bytes=settings.max_file_bytes, read_s=settings.read_s)
-                    await until_left(file.receive, self._answer(route, request, file, send))
+                    await until_left(file.receive, self._answer(operation, request, file, send))
                     return
-                body = await self._read(route, receive)
-                await until_left(receive, self._answer(route, request, body, send))
+                body = await self._read(operation, receive)
+                await until_left(receive, self._answer(operation, request, body, send))
         except ClientDisconnect:
             return
         except Refusal as refusal:
@@ -90,35 +97,34 @@ class HttpApp:
             response = _error_response(request, error_of_refusal(refusal), refusal.status, headers)
             await response(scope, receive, send)
 
-    async def _read(self, route: DescribedRoute, receive: Receive) -> bytes:
+    async def _read(self, operation: Operation, receive: Receive) -> bytes:
         """Return the body of a request; empty for a path without a key, where a slow body could hold a place."""
-        if route.operation.access is not Access.KEY:
+        if operation.access is not Access.KEY:
             return b""
         settings = self._settings
         return await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
 
-    def _route_of(self, scope: Scope) -> DescribedRoute:
-        """Return the route that answers a request; raises Refusal for a path or method that there is not."""
+    def _operation_of(self, scope: Scope) -> Operation:
+        """Return the operation that answers a request; raises Refusal for a path or method that there is not."""
         allowed: set[str] = set()
-        for described in self._routes:
-            match, child = described.route.matches(scope)
+        for operation in self._operations:
+            match, child = operation.route.matches(scope)
             if match is Match.FULL:
                 scope.update(child)
-                scope[ROUTE] = described.path
-                return described
+                scope[ROUTE] = operation.path
+                return operation
             if match is Match.PARTIAL:
-                allowed.add(described.method)
+                allowed.add(operation.method)
         if allowed:
             methods = sorted(allowed)
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
-    async def _answer(self, route: DescribedRoute, request: Request, body: bytes | Upload, send: Send) -> None:
+    async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, send: Send) -> None:
         """Send the answer of a handler, or its error."""
         try:
-            handle: Callable[..., Awaitable[Answer]] = route.route.endpoint
-            client = self._callers.client_for(request) if route.operation.access is Access.KEY else None
-            answer = await handle(client, request, body)
+            client = self._callers.client_for(request) if operation.access is Access.KEY else None
+            answer = await operation.handle(client, request, body)
             if isinstance(answer, AsyncGenerator):
                 await _send_events(answer, request, send)
                 return
@@ -136,8 +142,18 @@ class HttpApp:
         await answer(request.scope, request.receive, send)
 
 
+def dialect_of(request: Request) -> Dialect:
+    """Return the dialect of a request's client, from its path, or from a header for the models."""
+    path = request.scope["path"]
+    if path.startswith("/api/"):
+        return OLLAMA
+    if path.startswith(MESSAGES_PATH) or (path.startswith("/v1/models") and VERSION_HEADER in request.headers):
+        return ANTHROPIC
+    return OPENAI
+
+
 def _error_response(
-    request: Request, described: dict[str, Any], status: int, headers: Mapping[str, str]
+    request: Request, described: OpenAIErrorObject, status: int, headers: Mapping[str, str]
 ) -> JSONResponse:
     """Return the response for an error in the dialect of the request."""
     body = dialect_of(request).error_body(described, status, request.scope["request_id"])

@@ -1,4 +1,4 @@
-"""Bodies of requests, and parameters in their paths and queries."""
+"""Bodies of requests and of answers, and parameters in paths and queries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from pydantic import with_config
 from starlette.requests import Request
+from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not take the TypedDict of `typing`.
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -15,6 +17,15 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 # Where the document of the API has the schemas of bodies.
 SCHEMAS = "#/components/schemas/"
 MessageT = TypeVar("MessageT", bound=Message)
+
+
+@with_config(extra="allow")
+class AnswerShape(TypedDict):
+    """A JSON object of an answer: mypy checks its builders, and the document of the API has its schema."""
+
+
+class Done(AnswerShape):
+    """The request was carried out."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:

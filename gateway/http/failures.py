@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NotRequired
 
+from gateway.http.bodies import AnswerShape
 from gateway.web.refusal import Refusal
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCode, MessageTooLarge, PaganticError
@@ -43,6 +44,44 @@ _TYPE_OF_STATUS = {
 }
 
 
+class Cause(AnswerShape):
+    """An error that led to another error."""
+
+    code: str | None
+    message: str
+
+
+class ErrorDetails(AnswerShape):
+    """Fields that an API lacks; an error of a request that was refused on arrival has no such fields."""
+
+    request_id: NotRequired[str]
+    retryable: NotRequired[bool]
+    details: NotRequired[dict[str, str]]
+    caused_by: NotRequired[list[Cause]]
+
+
+class CodedDetails(ErrorDetails):
+    """The same, with the code of the taxonomy."""
+
+    code: str | None
+
+
+class OpenAIErrorObject(AnswerShape):
+    """The error; `code` is a code of the taxonomy, or the name of a gRPC status."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    pagantic: NotRequired[ErrorDetails]
+
+
+class OpenAIError(AnswerShape):
+    """An error of OpenAI's API, and of every path that has no other."""
+
+    error: OpenAIErrorObject
+
+
 def status_of(error: PaganticError) -> int:
     """Return the HTTP status of an error."""
     if error.code in _STATUS_OF_CODE:
@@ -50,7 +89,7 @@ def status_of(error: PaganticError) -> int:
     return next((status for cls, status in _STATUS_OF_CLASS if isinstance(error, cls)), _INTERNAL)
 
 
-def error_of(error: PaganticError, request_id: str = "") -> dict[str, Any]:
+def error_of(error: PaganticError, request_id: str = "") -> OpenAIErrorObject:
     """Return the object `error` of OpenAI's API. Its code is the taxonomy's, or the name of the gRPC status."""
     code = status_code_of(error).name
     if error.code is not None:
@@ -67,9 +106,14 @@ def error_of(error: PaganticError, request_id: str = "") -> dict[str, Any]:
     return described
 
 
-def error_of_refusal(refusal: Refusal) -> dict[str, Any]:
+def error_of_refusal(refusal: Refusal) -> OpenAIErrorObject:
     """Return the object `error` for a request that was refused at the door."""
     return _error(refusal.status, None, refusal.message)
+
+
+def coded_details(error: OpenAIErrorObject) -> CodedDetails:
+    """Return the fields of an error that another API lacks."""
+    return {"code": error["code"], **error.get("pagantic", {})}
 
 
 def is_retryable(error: PaganticError) -> bool:
@@ -94,7 +138,7 @@ def headers_of_status(status: int) -> dict[str, str]:
     return {}
 
 
-def _error(status: int, code: str | None, message: str) -> dict[str, Any]:
+def _error(status: int, code: str | None, message: str) -> OpenAIErrorObject:
     if status >= _INTERNAL:
         kind = _TYPE_OF_STATUS.get(status, "server_error")
     else:

@@ -11,8 +11,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.http.app import HttpApp
-from gateway.http.routing.measuring import report_load
-from gateway.http.routing.paths import served_routes
+from gateway.http.measuring import report_load
+from gateway.http.serving import served_operations
 from gateway.http.settings import HttpSettings
 from gateway.web.callers import Callers
 from gateway.web.serving import log_to_stderr, serve_app
@@ -80,6 +80,6 @@ async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpAp
                 return False
             return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
-        app = HttpApp(Callers(client), settings, is_ready, served_routes(settings))
+        app = HttpApp(Callers(client), settings, is_ready, served_operations(settings))
         report_load(lambda: app.entry.request_count, settings.max_streams, app.streams)
         yield app

@@ -1,17 +1,22 @@
-"""Admission: checks of a request's headers, and the count of running requests."""
+"""Admission: checks of a request's headers, and the count of running requests.
+
+The headers are checked against DNS rebinding: a web page must not reach a server of the same machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from gateway.web.callers import api_key_of
-from gateway.web.headers import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
 from gateway.web.refusal import Refusal
 from gateway.web.settings import DoorSettings
 from pagantic_common.settings import Auth
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Entry:
@@ -46,3 +51,29 @@ class Entry:
         """Raise Refusal for a request without the key that this door asks for."""
         if self._settings.auth is Auth.KEYS and not api_key_of(request):
             raise Refusal(401, "send an API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+
+
+def host_name_of(authority: str) -> str:
+    """Return the name in a Host header, without its port."""
+    if authority.startswith("["):
+        return authority.partition("]")[0].lower() + "]"
+    return authority.partition(":")[0].lower()
+
+
+def is_known_host(authority: str, names: Collection[str]) -> bool:
+    """Return whether a Host header names this server."""
+    return host_name_of(authority) in names
+
+
+def is_known_origin(origin: str, names: Collection[str], origins: Collection[str]) -> bool:
+    """Return whether a page of this origin may call: a known host over HTTP, or a listed origin.
+
+    Programs send no origin. A page without an origin, for example from a file, sends `null`.
+    """
+    if not origin or origin in origins:
+        return True
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and host_name_of(parts.netloc) in names

@@ -14,7 +14,7 @@ MAX_FUNCTION = 80
 MAX_LINES = 800
 # A module that belongs to its only importer, unless it is an adapter, a port or a plug-in: a reader jumps for little.
 SMALL_MODULE = 60
-MAX_SMALL_MODULES = 81
+MAX_SMALL_MODULES = 51
 MAX_RECORD = 40
 SHOWN = 12
 

@@ -5,8 +5,8 @@ import re
 from functools import cache
 
 from gateway.http.document.assembly import document_of
-from gateway.http.document.operations import JSON, JSON_LINES, SENT_EVENTS
-from gateway.http.routing.paths import routes_of
+from gateway.http.operations import JSON, JSON_LINES, SENT_EVENTS
+from gateway.http.serving import described_operations
 from gateway.http.settings import HttpSettings
 from tests.support.draft202012 import validator_of
 
@@ -16,7 +16,7 @@ STREAMS = (SENT_EVENTS, JSON_LINES)
 @cache
 def the_document():
     """Return the document of a gateway without settings, as JSON has it."""
-    made = document_of(routes_of(HttpSettings()), "0", needs_key=False)
+    made = document_of(described_operations(HttpSettings()), "0", needs_key=False)
     return json.loads(json.dumps(made))
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
-from collections.abc import Iterable
-from contextlib import closing
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from types import FrameType
+from typing import Final, NoReturn
 
 import typer
 
-from gateway.cli.answering.endings import unwinding
 from gateway.cli.output import Progress, check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
@@ -29,6 +32,10 @@ from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_tex
 
 # The kinds of deltas that an answer's progress counts, and what the model does meanwhile.
 _DOING = {DeltaKind.TEXT: "writing", DeltaKind.REASONING: "reasoning"}
+
+# Signals that end a program.
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+EXIT_OF_SIGNAL: Final = 128
 
 
 def note_request_id(request: execution_pb2.SystemRequest) -> None:
@@ -259,3 +266,26 @@ def _note_warnings(response: execution_pb2.SystemResponse) -> None:
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not any(warning.code in (TRUNCATED, TOO_LARGE) for warning in response.warnings):
         note("warning: the answer was cut at its limit of tokens: raise it with --max-tokens")
+
+
+@contextmanager
+def unwinding() -> Generator[None, None, None]:
+    """Have SIGTERM and SIGHUP raise SystemExit inside, so that started work is stopped on the way out, as on Ctrl-C.
+
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored. Only the main thread takes signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(EXIT_OF_SIGNAL + number)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Annotated
+import os
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
 
 import typer
 
 from gateway.cli import options
 from gateway.cli.completion import PULLED, names_of
-from gateway.cli.models import system
 from gateway.cli.models.listing import catalog_table, models_table, rows_of, size_text
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from gateway.cli.tree import PlainCommand
 from pagantic.inference.v1 import inference_service_pb2 as pb
+from pagantic.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.errors import Unreachable
 from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder
 from pagantic_common.models.settings import models_folder
+from pagantic_common.rpc.access.tls.calling import find_target
+from pagantic_common.rpc.call import call_unary
 
 LIST_TIMEOUT_S = 10.0
 LOAD_TIMEOUT_S = 300.0
+ReplyT = TypeVar("ReplyT")
 
 InferenceAddress = Annotated[
     str,
@@ -100,8 +107,9 @@ def load_model(
     address: InferenceAddress = options.INFERENCE,
 ) -> None:
     """Load a model of the running system, before a request needs it."""
+    request = pb.LoadModelRequest(model=name)
     with reporting_errors():
-        reply = system.load(address, name, timeout)
+        reply = _call(address, lambda stub: call_unary("inference", stub.LoadModel, request, timeout))
     if as_json:
         print_json(reply.model)
         return
@@ -117,8 +125,9 @@ def unload_model(
     address: InferenceAddress = options.INFERENCE,
 ) -> None:
     """Unload a model of the running system; its next request loads it again."""
+    request = pb.UnloadModelRequest(model=name)
     with reporting_errors():
-        reply = system.unload(address, name, timeout)
+        reply = _call(address, lambda stub: call_unary("inference", stub.UnloadModel, request, timeout))
     if as_json:
         say(json.dumps({"name": name, "was_loaded": reply.was_loaded}))
         return
@@ -135,9 +144,21 @@ def _show_catalog(*, as_json: bool) -> None:
 
 def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListModelsResponse | None:
     """Return the models that a system serves; None without a running system, if there is something else to show."""
+    request = pb.ListModelsRequest()
     try:
-        return system.list_models(address, timeout_s)
+        return _call(address, lambda stub: call_unary("inference", stub.ListModels, request, timeout_s))
     except Unreachable:
         if is_needed:
             raise
         return None
+
+
+def _call(address: str, call: Callable[[pb_grpc.InferenceServiceAsyncStub], Awaitable[ReplyT]]) -> ReplyT:
+    """Call the inference service of a running system; raises PaganticError."""
+
+    async def run() -> ReplyT:
+        async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
+            stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
+            return await call(stub)
+
+    return asyncio.run(run())

@@ -1,18 +1,22 @@
-"""The command that gets a model; it loads the pulling code when it runs."""
+"""The command that gets a model, and shows the progress; it loads the pulling code when it runs."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from gateway.cli.completion import words
 from gateway.cli.failures import EXIT_USAGE
-from gateway.cli.models.progress import showing_pull
 from gateway.cli.output import UsageError, note, refuse, reporting_errors, say
+from pagantic_common.client.tables import cell
 from pagantic_common.models.catalog import catalog
 from pagantic_common.models.folder import ModelFolder, PulledModel
 from pagantic_common.models.settings import ModelSettings, models_folder
@@ -66,7 +70,7 @@ def _pull(
     from gateway.pulling.references import source_of
 
     source = source_of(reference, settings, silence_s)
-    with showing_pull(is_quiet=is_quiet) as on_progress:
+    with _showing_pull(is_quiet=is_quiet) as on_progress:
         try:
             return Pull(source, ModelFolder(models_folder()), wait_s=MAX_WAIT_S, on_progress=on_progress).run(
                 name, sha256
@@ -74,6 +78,32 @@ def _pull(
         except KeyboardInterrupt:
             note("interrupted; the same command continues with what has arrived")
             raise
+
+
+@contextmanager
+def _showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Lend a function that shows the received bytes, the total bytes, and a text; only a terminal gets a line."""
+    console = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console, transient=True, disable=is_quiet or not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def show(here: int, size: int, words: str) -> None:
+            # A transfer that continues is no faster for the bytes that were here before.
+            if progress.tasks[0].total is None:
+                progress.reset(task, total=size, completed=here, description="pulling")
+            # The bytes of a package arrive first, and are read out of it afterwards.
+            progress.update(task, completed=max(here, progress.tasks[0].completed), total=size)
+            if words:
+                progress.update(task, description=cell(words).plain)
+
+        yield show
 
 
 def _show_pulled(model: PulledModel, *, is_new: bool, as_json: bool) -> None:

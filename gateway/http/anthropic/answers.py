@@ -1,18 +1,150 @@
-"""Responses of the orchestrator in the form of `/v1/messages`."""
+"""Answers of `/v1/messages`: whole messages, the events of a stream, and errors.
+
+Pure: responses and events of an execution in, objects of this API out.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NotRequired
 
-from gateway.http.openai.answers import extension_of, finish_reason_of, text_of
+from gateway.http.bodies import AnswerShape
+from gateway.http.failures import CodedDetails, OpenAIErrorObject, coded_details, error_of, status_of
+from gateway.http.openai.answers import Extension, FinishReason, completed, extension_of, finish_reason_of, text_of
+from gateway.http.operations import REQUEST_ID, Dialect
+from gateway.http.streams.blocks import Block, BlockKind, Blocks, Step
 from pagantic.common.v1 import usage_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.domain.errors import PaganticError
+
+_TOO_LARGE = 413
+_ERROR_TYPES = {"server_error": "api_error"}  # The other types have the names that OpenAI's API gives them.
 
 # The orchestrator does not report which stop ended an answer, so that `stop_sequence` is `end_turn`, too.
-_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+StopReason = Literal["end_turn", "max_tokens", "tool_use", "refusal"]
+_STOP_REASONS: dict[FinishReason, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+# Each kind of block has a type of delta, and the delta a field for its text.
+_DELTAS = {
+    BlockKind.REASONING: ("thinking_delta", "thinking"),
+    BlockKind.TEXT: ("text_delta", "text"),
+    BlockKind.CALL: ("input_json_delta", "partial_json"),
+}
+
+
+class MessageBlock(AnswerShape):
+    """A block of text, thinking, or a call of a tool."""
+
+    type: Literal["text", "thinking", "tool_use"]
+    text: NotRequired[str]
+    citations: NotRequired[None]
+    thinking: NotRequired[str]
+    signature: NotRequired[str]
+    id: NotRequired[str]
+    name: NotRequired[str]
+    input: NotRequired[dict[str, Any]]
+    caller: NotRequired[dict[str, Any]]
+
+
+class MessageUsage(AnswerShape):
+    """The tokens of a message; tokens from the cache are not among the input tokens."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    cache_creation: None
+    inference_geo: None
+    server_tool_use: None
+    service_tier: str
+
+
+class MessageParts(AnswerShape):
+    """The fields of a message at its beginning and at its end."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[MessageBlock]
+    stop_sequence: None
+    stop_details: None
+    container: None
+    usage: MessageUsage
+
+
+class BegunMessage(MessageParts):
+    """A message that has not ended."""
+
+    stop_reason: None
+
+
+class AnthropicMessage(MessageParts):
+    """The answer to a conversation."""
+
+    stop_reason: StopReason
+    pagantic: Extension
+
+
+class MessageEvent(AnswerShape):
+    """An event of a message, such as `content_block_delta`; an `error` ends a stream early."""
+
+    type: Literal[
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "ping",
+        "error",
+    ]
+    index: NotRequired[int]
+    error: NotRequired[dict[str, Any]]
+    message: NotRequired[BegunMessage]
+    content_block: NotRequired[MessageBlock]
+    delta: NotRequired[dict[str, Any]]
+    usage: NotRequired[MessageUsage]
+    pagantic: NotRequired[Extension]
+
+
+class AnthropicErrorObject(AnswerShape):
+    """The error."""
+
+    type: str
+    message: str
+    pagantic: CodedDetails
+
+
+class AnthropicError(AnswerShape):
+    """An error of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorObject
+    request_id: str
+
+
+def error_body(described: OpenAIErrorObject, status: int, request_id: str) -> AnthropicError:
+    """Return the body for an error."""
+    kind = _ERROR_TYPES.get(described["type"], described["type"])
+    if status == _TOO_LARGE:
+        kind = "request_too_large"
+    error: AnthropicErrorObject = {
+        "type": kind,
+        "message": described["message"],
+        "pagantic": coded_details(described),
+    }
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+ANTHROPIC = Dialect("Anthropic", AnthropicError, error_body, id_headers=(REQUEST_ID, "request-id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +155,14 @@ class MessageHead:
     model: str
     ignored: Sequence[str] = ()
 
-    def of(self, content: Sequence[dict[str, Any]], usage: usage_pb2.TokenUsage) -> dict[str, Any]:
+    def of(self, content: list[MessageBlock], usage: usage_pb2.TokenUsage) -> BegunMessage:
         """Return a message that has this content, and has not ended."""
         return {
             "id": self.id,
             "type": "message",
             "role": "assistant",
             "model": self.model,
-            "content": list(content),
+            "content": content,
             "stop_reason": None,
             "stop_sequence": None,
             "stop_details": None,
@@ -39,21 +171,14 @@ class MessageHead:
         }
 
 
-def message_of(head: MessageHead, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+def message_of(head: MessageHead, response: execution_pb2.SystemResponse) -> AnthropicMessage:
     """Return the message of a response."""
-    return {
-        **head.of(_content_of(response), response.token_usage),
-        **ending_of(response),
-        "pagantic": extension_of([response], head.ignored),
-    }
+    begun = head.of(_content_of(response), response.token_usage)
+    reason = _STOP_REASONS[finish_reason_of(response)]
+    return {**begun, "stop_reason": reason, "pagantic": extension_of([response], head.ignored)}
 
 
-def ending_of(response: execution_pb2.SystemResponse) -> dict[str, Any]:
-    """Return why a message ended."""
-    return {"stop_reason": _STOP_REASONS[finish_reason_of(response)], "stop_sequence": None}
-
-
-def usage_of(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
+def usage_of(usage: usage_pb2.TokenUsage) -> MessageUsage:
     """Return a usage as this API counts it: tokens that came from the cache are not among the input tokens."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_prompt_tokens,
@@ -68,22 +193,22 @@ def usage_of(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
     }
 
 
-def thinking_block(text: str) -> dict[str, Any]:
+def thinking_block(text: str) -> MessageBlock:
     """Return a block of reasoning; nothing here signs or checks it."""
     return {"type": "thinking", "thinking": text, "signature": ""}
 
 
-def text_block(text: str) -> dict[str, Any]:
+def text_block(text: str) -> MessageBlock:
     """Return a block of text."""
     return {"type": "text", "text": text, "citations": None}
 
 
-def call_block(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def call_block(call_id: str, name: str, arguments: dict[str, Any]) -> MessageBlock:
     """Return the block of a call of a tool that the client runs."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments, "caller": {"type": "direct"}}
 
 
-def _content_of(response: execution_pb2.SystemResponse) -> list[dict[str, Any]]:
+def _content_of(response: execution_pb2.SystemResponse) -> list[MessageBlock]:
     blocks = []
     if response.reasoning:
         blocks.append(thinking_block(response.reasoning))
@@ -91,3 +216,57 @@ def _content_of(response: execution_pb2.SystemResponse) -> list[dict[str, Any]]:
         blocks.append(text_block(text))
     blocks += [call_block(call.id, call.name, json.loads(call.arguments_json)) for call in response.tool_calls]
     return blocks
+
+
+class MessageEvents:
+    """The events of a message, in their order."""
+
+    def __init__(self, head: MessageHead) -> None:
+        self._head = head
+        self._blocks = Blocks()
+
+    def first(self) -> Iterator[MessageEvent]:
+        """Yield the event that every stream begins with; its usage is 0, because the last event has it."""
+        yield {"type": "message_start", "message": self._head.of([], usage_pb2.TokenUsage())}
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[MessageEvent]:
+        """Yield the events for an event of the execution.
+
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        """
+        for step, block, text in self._blocks.of(event):
+            yield _moved(step, block, text)
+        if self._blocks.response is not None:
+            yield from self._end(completed(self._blocks.response))
+
+    def error(self, error: PaganticError, request_id: str) -> Iterator[AnthropicError]:
+        """Yield the event of an error that ends the stream early."""
+        yield error_body(error_of(error, request_id), status_of(error), request_id)
+
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[MessageEvent]:
+        for step, block, text in self._blocks.rest(text_of(response)):
+            yield _moved(step, block, text)
+        yield {
+            "type": "message_delta",
+            "delta": {"stop_reason": _STOP_REASONS[finish_reason_of(response)], "stop_sequence": None},
+            "usage": usage_of(response.token_usage),
+            "pagantic": extension_of([response], self._head.ignored),
+        }
+        yield {"type": "message_stop"}
+
+
+def _moved(step: Step, block: Block, text: str) -> MessageEvent:
+    if step is Step.BEGIN:
+        return {"type": "content_block_start", "index": block.index, "content_block": _begun(block)}
+    if step is Step.END:
+        return {"type": "content_block_stop", "index": block.index}
+    kind, field = _DELTAS[block.kind]
+    return {"type": "content_block_delta", "index": block.index, "delta": {"type": kind, field: text}}
+
+
+def _begun(block: Block) -> MessageBlock:
+    if block.kind is BlockKind.REASONING:
+        return thinking_block("")
+    if block.kind is BlockKind.TEXT:
+        return text_block("")
+    return call_block(block.call_id, block.name, {})

@@ -1,14 +1,138 @@
-"""The paths of Anthropic's API."""
+"""The operations of Anthropic's API: messages, and the models, whose paths OpenAI's API shares."""
 
 from __future__ import annotations
 
-from starlette.routing import Route
+from typing import Literal, NotRequired
 
-from gateway.http.anthropic.messages import message_routes
-from gateway.http.anthropic.models import own_model_routes
+from pydantic import RootModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from gateway.http.anthropic.answers import (
+    ANTHROPIC,
+    AnthropicError,
+    AnthropicMessage,
+    MessageEvent,
+    MessageEvents,
+    MessageHead,
+    message_of,
+)
+from gateway.http.anthropic.forms import MessagesForm
+from gateway.http.anthropic.requests import system_request_of
+from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.failures import OpenAIError
+from gateway.http.openai.answers import completed
+from gateway.http.openai.forms import read_form
+from gateway.http.openai.models import ModelFacts, ModelList, ModelObject, find_model, list_models
+from gateway.http.openai.pages import Deleted
+from gateway.http.operations import Dialect, Operation, Parameter
 from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
+from gateway.http.streams.sending import encode_sent_events, send_answer
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import PermissionDenied
+
+VERSION_HEADER = "anthropic-version"
+MESSAGES_PATH = "/v1/messages"
+_MODEL = "/v1/models/{name:path}"
+_PING = encode_sent_events([{"type": "ping"}])
+_UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 
 
-def anthropic_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of this API, which come before the paths of OpenAI's API."""
-    return [*message_routes(settings), *own_model_routes(settings)]
+class AnthropicModel(AnswerShape):
+    """A model, for clients of Anthropic's API."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: str
+    max_input_tokens: NotRequired[int]
+    pagantic: NotRequired[ModelFacts]
+
+
+class AnthropicModelList(AnswerShape):
+    """The models, for clients of Anthropic's API."""
+
+    data: list[AnthropicModel]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class AnyModelList(RootModel[ModelList | AnthropicModelList]):
+    """The models, as the API of the client has them."""
+
+
+class AnyModel(RootModel[ModelObject | AnthropicModel]):
+    """A model, as the API of the client has it."""
+
+
+class ModelError(RootModel[OpenAIError | AnthropicError]):
+    """An error of a path that serves two APIs."""
+
+
+_MODELS = Dialect("OpenAI and Anthropic", ModelError)
+
+
+def anthropic_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operations of this API."""
+
+    async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer a conversation."""
+        form = read_form(read_object(body), MessagesForm)
+        sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
+        take_request_id(sent, request)
+        head = MessageHead(f"msg_{sent.request_id}", form.model, form.ignored)
+        if form.stream:
+            return send_answer(client.stream(sent), MessageEvents(head), sent.request_id, quiet=_PING)
+        return JSONResponse(message_of(head, completed(await client.execute(sent))))
+
+    async def list_(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """List the models."""
+        models = await list_models(client, settings)
+        return JSONResponse(_list_of(models) if VERSION_HEADER in request.headers else models)
+
+    async def retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """Get a model."""
+        model = await find_model(client, settings, request.path_params["name"])
+        return JSONResponse(_model_of(model) if VERSION_HEADER in request.headers else model)
+
+    async def delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """Models are the deployment's: this always fails."""
+        model = await find_model(client, settings, request.path_params["name"])
+        raise PermissionDenied(
+            f"model {model['id']!r} cannot be deleted by a request: models are the deployment's, so have its operator "
+            "change MODEL_PATH, ROUTES or REMOTES of the inference service, or MODELS of this gateway"
+        )
+
+    summary = "With it, the answer is that of Anthropic's API."
+    by_version = (Parameter(VERSION_HEADER, {"type": "string"}, summary, "header"),)
+    return [
+        Operation(
+            ANTHROPIC, f"POST {MESSAGES_PATH}", create, "createMessage", MessagesForm, AnthropicMessage, MessageEvent
+        ),
+        Operation(_MODELS, "GET /v1/models", list_, "listModels", answer=AnyModelList, parameters=by_version),
+        Operation(_MODELS, f"GET {_MODEL}", retrieve, "getModel", answer=AnyModel, parameters=by_version),
+        Operation(_MODELS, f"DELETE {_MODEL}", delete, "deleteModel", answer=Deleted),
+    ]
+
+
+def _list_of(models: ModelList) -> AnthropicModelList:
+    listed = [_model_of(model) for model in models["data"]]
+    first, last = (listed[0]["id"], listed[-1]["id"]) if listed else ("", "")
+    return {"data": listed, "first_id": first, "last_id": last, "has_more": False}
+
+
+def _model_of(model: ModelObject) -> AnthropicModel:
+    answer: AnthropicModel = {
+        "type": "model",
+        "id": model["id"],
+        "display_name": model["id"],
+        "created_at": _UNKNOWN_TIME,
+        "lifecycle": "active",
+    }
+    if "pagantic" in model:
+        answer["max_input_tokens"] = model["pagantic"]["context_window"]
+        answer["pagantic"] = model["pagantic"]
+    return answer

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_count, read_message, read_object
 from gateway.http.native.executions import plain
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
+from pagantic.orchestrator.v1 import approval_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest, NotFound
@@ -16,17 +17,36 @@ from pagantic_common.domain.errors import InvalidRequest, NotFound
 MAX_PAGE = 500
 
 
-def approval_routes() -> list[Route]:
-    """Return the paths of approvals; a call is named by its execution and its own id."""
-    one = "/v1/approvals/{request_id}/{tool_call_id}"
+def approval_operations() -> list[Operation]:
+    """Return the operations of approvals; a call is named by its execution and its own id."""
+    approval = "/v1/approvals/{request_id}/{tool_call_id}"
     return [
-        Route("/v1/approvals", _list, methods=["GET"]),
-        Route(one, _retrieve, methods=["GET"]),
-        Route(f"{one}/decision", _decide, methods=["POST"]),
+        Operation(
+            NATIVE,
+            "GET /v1/approvals",
+            _list,
+            "listApprovals",
+            answer=pb.ListApprovalsResponse,
+            parameters=(
+                Parameter("request_id", {"type": "string"}, "Only calls of this execution."),
+                Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most calls; 0 is 50."),
+                Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+            ),
+        ),
+        Operation(NATIVE, f"GET {approval}", _retrieve, "getApproval", answer=approval_pb2.Approval),
+        Operation(
+            NATIVE,
+            f"POST {approval}/decision",
+            _decide,
+            "resolveApproval",
+            pb.ResolveApprovalRequest,
+            approval_pb2.Approval,
+        ),
     ]
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the tool calls that wait for a decision, the oldest first."""
     query = request.query_params
     wanted = pb.ListApprovalsRequest(
         request_id=query.get("request_id", ""),
@@ -38,6 +58,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a tool call that waits for a decision."""
     request_id, call_id = request.path_params["request_id"], request.path_params["tool_call_id"]
     for approval in await client.list_approvals(request_id=request_id):
         if approval.tool_call_id == call_id:
@@ -49,6 +70,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Approve or reject a tool call."""
     decision = read_message(read_object(body), pb.ResolveApprovalRequest)
     for name, value in request.path_params.items():
         if getattr(decision, name) not in ("", value):

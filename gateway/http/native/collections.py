@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_message, read_object
+from gateway.http.bodies import Done, read_message, read_object
 from gateway.http.native.executions import plain
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
 from gateway.web.bodies import Upload
+from pagantic.context.v1 import collection_pb2, file_pb2
 from pagantic.context.v1 import context_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
@@ -18,33 +19,55 @@ MAX_SOURCE_CHARS = 1024
 _NO_FILE_TYPES = ("", "application/octet-stream", "application/x-www-form-urlencoded")
 
 
-def collection_routes() -> list[Route]:
-    """Return the paths of collections."""
-    one = "/v1/collections/{collection}"
+def collection_operations() -> list[Operation]:
+    """Return the operations of collections."""
+    collection = "/v1/collections/{collection}"
+    source = Parameter("source", {"type": "string", "minLength": 1}, "Source of the document: the file's name.")
     return [
-        Route("/v1/collections", _list, methods=["GET"]),
-        Route("/v1/collections", _create, methods=["POST"]),
-        Route(one, _delete, methods=["DELETE"]),
-        Route(f"{one}/files", _ingest, methods=["POST"]),
-        Route(f"{one}/search", _search, methods=["POST"]),
+        Operation(NATIVE, "GET /v1/collections", _list, "listCollections", answer=pb.ListCollectionsResponse),
+        Operation(
+            NATIVE,
+            "POST /v1/collections",
+            _create,
+            "createCollection",
+            pb.CreateCollectionRequest,
+            collection_pb2.Collection,
+        ),
+        Operation(NATIVE, f"DELETE {collection}", _delete, "deleteCollection", answer=Done),
+        Operation(
+            NATIVE,
+            f"POST {collection}/files",
+            _ingest,
+            "ingestFile",
+            answer=file_pb2.FileResult,
+            parameters=(source,),
+            takes_file=True,
+        ),
+        Operation(
+            NATIVE, f"POST {collection}/search", _search, "searchCollection", pb.RetrieveRequest, pb.RetrieveResponse
+        ),
     ]
 
 
 async def _list(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    """List collections by name."""
     return JSONResponse({"collections": [plain(one) for one in await client.list_collections()]})
 
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    """Make an empty collection."""
     wanted = read_message(read_object(body), pb.CreateCollectionRequest)
     return JSONResponse(plain(await client.create_collection(wanted)))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a collection with its documents."""
     await client.delete_collection(request.path_params["collection"])
     return JSONResponse({})
 
 
 async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Find the chunks that fit a query best."""
     wanted = read_message(read_object(body), pb.RetrieveRequest)
     name = request.path_params["collection"]
     if wanted.policy.collection not in ("", name):
@@ -54,6 +77,7 @@ async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _ingest(client: AsyncClient, request: Request, upload: Upload) -> Answer:
+    """Store a file as a document; a file that cannot be read has its error in the answer."""
     source = request.query_params.get("source", "")
     try:
         if not source or len(source) > MAX_SOURCE_CHARS:

@@ -10,9 +10,9 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_message, read_object
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
 from gateway.http.streams.running import QUIET, QUIET_S, Answer, merge_events
@@ -22,39 +22,77 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.ids import require_id
 
-LIST_PARAMETERS = frozenset({"page_size", "page_token", "session_id", "state", "mode"})
+MAX_PAGE = 500
 
 
-def native_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of executions."""
+def execution_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operations of executions."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Run a request; with `Accept: text/event-stream`, the answer is its events."""
         asked = read_request(read_object(body), request.scope["request_id"], settings.call_s)
         request.scope["request_id"] = asked.request_id
         if _wants_events(request):
             return stream_events(client.stream(asked), EventIds())
         return JSONResponse(plain(await client.execute(asked)))
 
-    one = "/v1/executions/{request_id}"
+    execution = "/v1/executions/{request_id}"
+    last_id = Parameter("last-event-id", {"type": "string"}, "The id of the last event that the client has.", "header")
     return [
-        Route("/v1/executions", create, methods=["POST"]),
-        Route("/v1/executions", _list, methods=["GET"]),
-        Route(one, _retrieve, methods=["GET"]),
-        Route(one, _cancel, methods=["DELETE"]),
-        Route(f"{one}/timeline", _timeline, methods=["GET"]),
-        Route(f"{one}/steps", _steps, methods=["GET"]),
+        Operation(
+            NATIVE,
+            "POST /v1/executions",
+            create,
+            "execute",
+            execution_pb2.SystemRequest,
+            execution_pb2.SystemResponse,
+            event_pb2.ExecutionEvent,
+            makes="request_id",
+        ),
+        Operation(
+            NATIVE, "GET /v1/executions", _list, "listExecutions", answer=pb.ListExecutionsResponse, parameters=_FILTERS
+        ),
+        Operation(
+            NATIVE,
+            f"GET {execution}",
+            _retrieve,
+            "getExecution",
+            answer=execution_pb2.Execution,
+            events=event_pb2.ExecutionEvent,
+            parameters=(last_id,),
+        ),
+        Operation(NATIVE, f"DELETE {execution}", _cancel, "cancelExecution", answer=pb.CancelExecutionResponse),
+        Operation(NATIVE, f"GET {execution}/timeline", _timeline, "getTimeline", answer=pb.GetTimelineResponse),
+        Operation(NATIVE, f"GET {execution}/steps", _steps, "listSteps", answer=pb.ListStepsResponse),
     ]
 
 
+def _names(values: Any) -> list[str]:
+    """Return the names of an enum, without the unset value."""
+    return [name for name, number in values.items() if number]
+
+
+_FILTERS = (
+    Parameter("session_id", {"type": "string"}, "Only those of this session."),
+    Parameter("state", {"enum": _names(execution_pb2.LifecycleState)}, "Only those in this state."),
+    Parameter("mode", {"enum": _names(execution_pb2.Mode)}, "Only those in this mode."),
+    Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most executions; 0 is 50."),
+    Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+)
+
+
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    asked = {name: value for name, value in request.query_params.items() if name in LIST_PARAMETERS and value}
-    page = await client.list_executions_page(read_message(asked, pb.ListExecutionsRequest, "the query"))
+    """List executions without their responses, the newest first."""
+    names = {parameter.name for parameter in _FILTERS}
+    query = {name: value for name, value in request.query_params.items() if name in names and value}
+    page = await client.list_executions_page(read_message(query, pb.ListExecutionsRequest, "the query"))
     return JSONResponse(
         {"executions": [plain(one) for one in page.executions], "next_page_token": page.next_page_token}
     )
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get an execution, or follow its events."""
     request_id = request.path_params["request_id"]
     if not _wants_events(request):
         return JSONResponse(plain(await client.get_execution(request_id)))
@@ -63,16 +101,19 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get the stored events of an execution."""
     events = await client.timeline(request.path_params["request_id"])
     return JSONResponse({"events": [plain(event) for event in events]})
 
 
 async def _steps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List what the steps of a kept execution gave."""
     steps = await client.list_steps(request.path_params["request_id"])
     return JSONResponse({"steps": [plain(step) for step in steps]})
 
 
 async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Cancel an execution."""
     state = await client.cancel(request.path_params["request_id"])
     return JSONResponse({"state": execution_pb2.LifecycleState.Name(state)})
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+
+from gateway.http.operations import PROBE, Access, Operation
 
 IsReady = Callable[[], Awaitable[bool]]
 
 
 async def _live(_is_ready: IsReady) -> Response:
+    """Tell whether the gateway lives."""
     return PlainTextResponse("ok\n")
 
 
 async def _ready(is_ready: IsReady) -> Response:
+    """Tell whether the orchestrator takes requests."""
     if not await is_ready():
         return PlainTextResponse("the orchestrator takes no requests now\n", 503)
     return PlainTextResponse("ok\n")
 
 
 # The endpoints take a function that returns whether the orchestrator takes requests.
-PROBES = (Route("/healthz", _live, methods=["GET"]), Route("/readyz", _ready, methods=["GET"]))
+PROBES = (
+    Operation(PROBE, "GET /healthz", _live, "isLive", access=Access.PROBE),
+    Operation(PROBE, "GET /readyz", _ready, "isReady", access=Access.PROBE),
+)

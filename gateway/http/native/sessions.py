@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_count, read_message, read_object
+from gateway.http.bodies import Done, read_count, read_message, read_object
 from gateway.http.native.executions import plain
+from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
@@ -18,18 +19,43 @@ MAX_MESSAGES = 1000
 MAX_POSITION = 2**31 - 1
 
 
-def session_routes() -> list[Route]:
-    """Return the paths of sessions."""
-    one = "/v1/sessions/{session_id}"
+def session_operations() -> list[Operation]:
+    """Return the operations of sessions."""
+    session = "/v1/sessions/{session_id}"
+    position = {"type": "integer", "minimum": 0}
     return [
-        Route("/v1/sessions", _list, methods=["GET"]),
-        Route(one, _retrieve, methods=["GET"]),
-        Route(one, _update, methods=["PATCH"]),
-        Route(one, _delete, methods=["DELETE"]),
+        Operation(
+            NATIVE,
+            "GET /v1/sessions",
+            _list,
+            "listSessions",
+            answer=pb.ListSessionsResponse,
+            parameters=(
+                Parameter("page_size", {**position, "maximum": MAX_PAGE}, "Most sessions; 0 is 50."),
+                Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+                Parameter("state_key", {"type": "string"}, "Key of the value that each session is listed with."),
+            ),
+        ),
+        Operation(
+            NATIVE,
+            f"GET {session}",
+            _retrieve,
+            "getSession",
+            answer=session_pb2.Session,
+            parameters=(
+                Parameter("max_messages", {**position, "maximum": MAX_MESSAGES}, "Most messages; 0 is 1000."),
+                Parameter(
+                    "before_position", position, "Only messages before this position: `first_position` of a page."
+                ),
+            ),
+        ),
+        Operation(NATIVE, f"PATCH {session}", _update, "updateSession", pb.UpdateSessionRequest, session_pb2.Session),
+        Operation(NATIVE, f"DELETE {session}", _delete, "deleteSession", answer=Done),
     ]
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List stored conversations without their messages, the one used last first."""
     query = request.query_params
     wanted = pb.ListSessionsRequest(
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
@@ -41,6 +67,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a stored conversation with its newest messages."""
     query = request.query_params
     wanted = pb.GetSessionRequest(
         session_id=request.path_params["session_id"],
@@ -51,6 +78,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Set and remove values of a conversation."""
     changes = read_message(read_object(body), pb.UpdateSessionRequest)
     session_id = request.path_params["session_id"]
     if changes.session_id not in ("", session_id):
@@ -62,5 +90,6 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a conversation, and what its executions keep of it."""
     await client.delete_session(request.path_params["session_id"])
     return JSONResponse({})

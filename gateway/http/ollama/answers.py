@@ -1,17 +1,85 @@
-"""Responses of the orchestrator in the form of Ollama's API."""
+"""Answers of Ollama's API: whole answers, the lines of a stream, and errors.
+
+Pure: responses and events of an execution in, objects of this API out.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NotRequired
 
-from gateway.http.openai.answers import extension_of, finish_reason_of, text_of
-from pagantic.common.v1 import message_pb2, usage_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pydantic import RootModel
+
+from gateway.http.bodies import AnswerShape
+from gateway.http.failures import CodedDetails, OpenAIErrorObject, coded_details, error_of, status_of
+from gateway.http.openai.answers import Extension, completed, extension_of, finish_reason_of, text_of
+from gateway.http.operations import JSON_LINES, Dialect
+from gateway.http.streams.blocks import BlockKind, Blocks, Move, Step
+from pagantic.common.v1 import message_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.domain.errors import PaganticError
 
 _NS = 1_000_000_000
+
+
+class AnswerLine(AnswerShape):
+    """The common fields of every line of an answer, and of the whole answer."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: NotRequired[Literal["stop", "length", "content_filter"]]
+    prompt_eval_count: NotRequired[int]
+    eval_count: NotRequired[int]
+    eval_duration: NotRequired[int]
+    pagantic: NotRequired[Extension]
+
+
+class OllamaMessage(AnswerShape):
+    """A part of the message, or all of it."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: NotRequired[str]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+
+
+class OllamaChat(AnswerLine):
+    """A line of a chat, or the whole chat."""
+
+    message: OllamaMessage
+
+
+class OllamaText(AnswerLine):
+    """A line of a text, or the whole text."""
+
+    response: str
+    thinking: NotRequired[str]
+
+
+class OllamaError(AnswerShape):
+    """An error of Ollama's API."""
+
+    error: str
+    pagantic: CodedDetails
+
+
+class OllamaChatLine(RootModel[OllamaChat | OllamaError]):
+    """A line of a chat; an error ends the stream early."""
+
+
+class OllamaTextLine(RootModel[OllamaText | OllamaError]):
+    """A line of a text; an error ends the stream early."""
+
+
+def error_body(described: OpenAIErrorObject, _status: int, _request_id: str) -> OllamaError:
+    """Return the body for an error: its text, and the fields that this API lacks."""
+    return {"error": described["message"], "pagantic": coded_details(described)}
+
+
+OLLAMA = Dialect("Ollama", OllamaError, error_body, JSON_LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,45 +99,89 @@ class LineHead:
     ignored: Sequence[str] = ()
 
     def line(
-        self, text: str = "", thinking: str = "", calls: Sequence[message_pb2.ToolCall] = (), *, is_done: bool = False
-    ) -> dict[str, Any]:
+        self, text: str = "", thinking: str = "", calls: Sequence[message_pb2.ToolCall] = ()
+    ) -> OllamaChat | OllamaText:
         """Return a line that has this part of the answer."""
-        thought = {"thinking": thinking} if thinking else {}
-        heading = {"model": self.model, "created_at": self.created_at}
         if not self.is_chat:
-            return {**heading, "response": text, **thought, "done": is_done}
-        message: dict[str, Any] = {"role": "assistant", "content": text, **thought}
+            return self._text(text, thinking)
+        message: OllamaMessage = {"role": "assistant", "content": text}
+        if thinking:
+            message["thinking"] = thinking
         if calls:
             message["tool_calls"] = [_call(index, call) for index, call in enumerate(calls)]
-        return {**heading, "message": message, "done": is_done}
+        return {"model": self.model, "created_at": self.created_at, "message": message, "done": False}
+
+    def _text(self, text: str, thinking: str) -> OllamaText:
+        if not thinking:
+            return {"model": self.model, "created_at": self.created_at, "response": text, "done": False}
+        return {
+            "model": self.model,
+            "created_at": self.created_at,
+            "response": text,
+            "thinking": thinking,
+            "done": False,
+        }
+
+    def ended(self, line: AnswerLine, response: execution_pb2.SystemResponse) -> AnswerLine:
+        """Add the fields that end an answer. Calls of tools end it as `stop`, as Ollama has it.
+
+        The time of decoding, in nanoseconds, is the only time that the orchestrator reports.
+        """
+        reason, usage = finish_reason_of(response), response.token_usage
+        line["done"] = True
+        line["done_reason"] = "stop" if reason == "tool_calls" else reason
+        line["prompt_eval_count"] = usage.prompt_tokens
+        line["eval_count"] = usage.output_tokens
+        if usage.decode_seconds:
+            line["eval_duration"] = round(usage.decode_seconds * _NS)
+        line["pagantic"] = extension_of([response], self.ignored)
+        return line
 
 
-def whole_of(head: LineHead, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+def whole_of(head: LineHead, response: execution_pb2.SystemResponse) -> AnswerLine:
     """Return the whole answer of a response."""
-    line = head.line(text_of(response), response.reasoning, response.tool_calls, is_done=True)
-    return line | ending_of(head, response)
-
-
-def ending_of(head: LineHead, response: execution_pb2.SystemResponse) -> dict[str, Any]:
-    """Return the fields that end an answer. Calls of tools end it as `stop`, as Ollama has it."""
-    reason = finish_reason_of(response)
-    if reason == "tool_calls":
-        reason = "stop"
-    return {
-        "done_reason": reason,
-        **_usage(response.token_usage),
-        "pagantic": extension_of([response], head.ignored),
-    }
-
-
-def _usage(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
-    """Return the tokens, and the time of decoding in nanoseconds, the only time that the orchestrator reports."""
-    counts = {"prompt_eval_count": usage.prompt_tokens, "eval_count": usage.output_tokens}
-    if not usage.decode_seconds:
-        return counts
-    return {**counts, "eval_duration": round(usage.decode_seconds * _NS)}
+    return head.ended(head.line(text_of(response), response.reasoning, response.tool_calls), response)
 
 
 def _call(index: int, call: message_pb2.ToolCall) -> dict[str, Any]:
     function = {"index": index, "name": call.name, "arguments": json.loads(call.arguments_json)}
     return {"id": call.id, "function": function}
+
+
+class AnswerLines:
+    """The lines of an answer, in their order."""
+
+    def __init__(self, head: LineHead) -> None:
+        self._head = head
+        self._blocks = Blocks(has_calls=False)  # The last lines have them, for their arguments are objects.
+
+    def first(self) -> Iterator[AnswerLine]:
+        """Yield the lines that begin every stream: there are none."""
+        yield from ()
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[AnswerLine]:
+        """Yield the lines for an event of the execution.
+
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        """
+        yield from self._lines(self._blocks.of(event))
+        if self._blocks.response is not None:
+            yield from self._end(completed(self._blocks.response))
+
+    def error(self, error: PaganticError, request_id: str) -> Iterator[OllamaError]:
+        """Yield the line of an error that ends the stream early."""
+        yield error_body(error_of(error, request_id), status_of(error), request_id)
+
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[AnswerLine]:
+        yield from self._lines(self._blocks.rest(text_of(response)))
+        if response.tool_calls:
+            yield self._head.line(calls=response.tool_calls)
+        yield self._head.ended(self._head.line(), response)
+
+    def _lines(self, moves: Iterable[Move]) -> Iterator[AnswerLine]:
+        """Yield the lines for moves, a line for each piece of text."""
+        for step, block, text in moves:
+            if step is Step.GROW and block.kind is BlockKind.REASONING:
+                yield self._head.line(thinking=text)
+            elif step is Step.GROW:
+                yield self._head.line(text)

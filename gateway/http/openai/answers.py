@@ -1,25 +1,154 @@
-"""Responses of the orchestrator in the form of `/v1/chat/completions`."""
+"""Answers of `/v1/chat/completions`: whole chats, and the chunks of a stream.
+
+Pure: responses and events of an execution in, objects of OpenAI's API out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NotRequired, get_args
 
 from google.protobuf import json_format
+from pydantic import RootModel
 
+from gateway.http.bodies import AnswerShape
+from gateway.http.failures import OpenAIError
+from gateway.http.streams.blocks import discarded_after_sending
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import event_pb2, execution_pb2
+from pagantic_common.client import AnswerState, Delta, DeltaKind
 from pagantic_common.client.responses import raise_for_error
 from pagantic_common.codec.errors import failure_from_proto
 from pagantic_common.codec.fields import name_of
 from pagantic_common.codec.validation import guarantee_from_proto
 
-_FINISH_REASONS = {
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+_FINISH_REASONS: dict[int, FinishReason] = {
     generation_pb2.FINISH_REASON_LENGTH: "length",
     generation_pb2.FINISH_REASON_TOOL: "tool_calls",
 }
+_FIELDS = {DeltaKind.TEXT: "content", DeltaKind.REASONING: "reasoning_content"}
+_Reported = Literal["citations", "warnings", "candidates", "step_results", "tool_calls_made"]
+_REPORTED: tuple[_Reported, ...] = get_args(_Reported)
+
+
+class Extension(AnswerShape):
+    """Fields that an API lacks; `ignored` names the fields of the request without effect."""
+
+    request_id: str
+    request_ids: list[str]
+    guarantee: NotRequired[str]
+    violations: NotRequired[list[dict[str, Any]]]
+    confidence: NotRequired[float]
+    confidence_source: NotRequired[str]
+    not_in_sources: NotRequired[float]
+    seed: NotRequired[int]
+    citations: NotRequired[list[dict[str, Any]]]
+    warnings: NotRequired[list[dict[str, Any]]]
+    candidates: NotRequired[list[dict[str, Any]]]
+    step_results: NotRequired[list[dict[str, Any]]]
+    tool_calls_made: NotRequired[list[dict[str, Any]]]
+    variant: NotRequired[dict[str, Any]]
+    filtered: NotRequired[dict[str, str]]
+    ignored: NotRequired[list[str]]
+
+
+class CalledFunctionObject(AnswerShape):
+    """The function of a call; `arguments` is JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallObject(AnswerShape):
+    """A call of a tool that the client runs."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionObject
+
+
+class ChatMessage(AnswerShape):
+    """The message of a choice."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    annotations: list[Any]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallObject]]
+
+
+class TokenLogprobs(AnswerShape):
+    """The log-probabilities of the tokens of a choice."""
+
+    content: list[dict[str, Any]]
+    refusal: None
+
+
+class ChatChoice(AnswerShape):
+    """One of the answers."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: FinishReason
+    logprobs: TokenLogprobs | None
+
+
+class ChatUsage(AnswerShape):
+    """The tokens of all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
+
+
+class ChatCompletion(AnswerShape):
+    """The answer to a chat; `metadata` is only in a stored answer."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: ChatUsage
+    service_tier: str
+    pagantic: Extension
+    metadata: NotRequired[dict[str, str]]
+
+
+class ChunkChoice(AnswerShape):
+    """The new part of a choice."""
+
+    index: int
+    delta: dict[str, Any]
+    finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None
+
+
+class AnswerPart(AnswerShape):
+    """The common fields of all parts of answers."""
+
+    id: str
+    created: int
+    model: str
+    usage: NotRequired[ChatUsage]
+    pagantic: NotRequired[Extension]
+
+
+class ChatCompletionChunk(AnswerPart):
+    """A part of the answer to a chat."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChunkChoice]
+
+
+class ChatEvent(RootModel[ChatCompletionChunk | OpenAIError]):
+    """The data of an event; `[DONE]`, which is not JSON, comes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +159,16 @@ class Heading:
     model: str
     created_s: int
 
-    def of(self, kind: str) -> dict[str, Any]:
-        """Return the fields for an object of this kind."""
-        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model}
-
 
 def completion_of(
     heading: Heading, responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]
-) -> dict[str, Any]:
+) -> ChatCompletion:
     """Return the object `chat.completion` of the responses, with a choice for each response."""
     return {
-        **heading.of("chat.completion"),
+        "id": heading.id,
+        "object": "chat.completion",
+        "created": heading.created_s,
+        "model": heading.model,
         "choices": [_choice(index, response) for index, response in enumerate(responses)],
         "usage": usage_of(responses),
         "service_tier": "default",
@@ -48,8 +176,8 @@ def completion_of(
     }
 
 
-def _choice(index: int, response: execution_pb2.SystemResponse) -> dict[str, Any]:
-    message: dict[str, Any] = {
+def _choice(index: int, response: execution_pb2.SystemResponse) -> ChatChoice:
+    message: ChatMessage = {
         "role": "assistant",
         "content": text_of(response) or None,
         "refusal": None,
@@ -69,7 +197,7 @@ def _choice(index: int, response: execution_pb2.SystemResponse) -> dict[str, Any
     }
 
 
-def call_of(call: message_pb2.ToolCall) -> dict[str, Any]:
+def call_of(call: message_pb2.ToolCall) -> ToolCallObject:
     """Return a call of a tool that the client runs."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
 
@@ -105,7 +233,7 @@ def text_of(response: execution_pb2.SystemResponse) -> str:
     return response.content
 
 
-def finish_reason_of(response: execution_pb2.SystemResponse) -> str:
+def finish_reason_of(response: execution_pb2.SystemResponse) -> FinishReason:
     """Return why the answer ended."""
     if is_cut(response):
         return "length"
@@ -114,7 +242,7 @@ def finish_reason_of(response: execution_pb2.SystemResponse) -> str:
     return _FINISH_REASONS.get(response.finish_reason, "stop")
 
 
-def logprobs_of(response: execution_pb2.SystemResponse) -> dict[str, Any] | None:
+def logprobs_of(response: execution_pb2.SystemResponse) -> TokenLogprobs | None:
     """Return the log-probabilities of the answer's tokens; None if they were not requested."""
     if not response.logprobs:
         return None
@@ -132,7 +260,7 @@ def _logprob(token: generation_pb2.TokenLogprob) -> dict[str, Any]:
     }
 
 
-def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
+def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> ChatUsage:
     """Return the usage of all responses together. The prompt counts once for each choice: each has read it."""
     usages = [response.token_usage for response in responses]
     prompt = sum(usage.prompt_tokens for usage in usages)
@@ -146,7 +274,7 @@ def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any
     }
 
 
-def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]) -> dict[str, Any]:
+def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]) -> Extension:
     """Return the contents of the responses that this API has no field for.
 
     Args:
@@ -154,36 +282,112 @@ def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Seq
         ignored: Fields of the request without effect.
     """
     first = responses[0]
-    told: dict[str, Any] = {"request_id": first.request_id, "request_ids": [one.request_id for one in responses]}
-    told |= _judgement(first)
-    for name in ("citations", "warnings", "candidates", "step_results", "tool_calls_made"):
+    extension: Extension = {"request_id": first.request_id, "request_ids": [each.request_id for each in responses]}
+    _add_judgement(extension, first)
+    for name in _REPORTED:
         if values := getattr(first, name):
-            told[name] = [_plain(value) for value in values]
+            extension[name] = [_plain(value) for value in values]
     if first.HasField("variant"):
-        told["variant"] = _plain(first.variant)
+        extension["variant"] = _plain(first.variant)
     if is_filtered(first):
-        told["filtered"] = dict(failure_from_proto(first.error).details)
+        extension["filtered"] = dict(failure_from_proto(first.error).details)
     if ignored:
-        told["ignored"] = list(ignored)
-    return told
+        extension["ignored"] = list(ignored)
+    return extension
 
 
-def _judgement(response: execution_pb2.SystemResponse) -> dict[str, Any]:
-    """Return the findings about the answer."""
-    told: dict[str, Any] = {}
+def _add_judgement(extension: Extension, response: execution_pb2.SystemResponse) -> None:
+    """Add the findings about the answer."""
     if response.HasField("validation"):
-        told["guarantee"] = guarantee_from_proto(response.validation.guarantee).value
-        told["violations"] = [_plain(violation) for violation in response.validation.remaining_violations]
+        extension["guarantee"] = guarantee_from_proto(response.validation.guarantee).value
+        extension["violations"] = [_plain(violation) for violation in response.validation.remaining_violations]
     if response.HasField("confidence"):
         source = name_of(execution_pb2.ConfidenceSource, response.confidence_source, "CONFIDENCE_SOURCE_")
-        told |= {"confidence": response.confidence, "confidence_source": source}
+        extension["confidence"] = response.confidence
+        extension["confidence_source"] = source
     if response.HasField("not_in_sources"):
-        told["not_in_sources"] = response.not_in_sources
+        extension["not_in_sources"] = response.not_in_sources
     if response.HasField("effective_seed"):
-        told["seed"] = response.effective_seed
-    return told
+        extension["seed"] = response.effective_seed
 
 
 def _plain(message: Any) -> dict[str, Any]:
     plain: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return plain
+
+
+class ChoiceChunks:
+    """The chunks of a choice, in the order of its events."""
+
+    def __init__(self, heading: Heading, index: int, ignored: Sequence[str]) -> None:
+        self._heading = heading
+        self._index = index
+        self._ignored = ignored
+        self._state = AnswerState()
+        self.response: execution_pb2.SystemResponse | None = None
+
+    def first(self) -> Iterator[ChatCompletionChunk]:
+        """Yield the chunk that names the role."""
+        yield self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[ChatCompletionChunk]:
+        """Yield the chunks of an event.
+
+        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        """
+        yield from self._chunks(self._state.take(event))
+        if self._state.response is not None:
+            yield from self._end(self._state.response)
+
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[ChatCompletionChunk]:
+        self.response = completed(response)
+        yield from self._chunks(self._state.rest(text_of(response)))
+        last = self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
+        last["pagantic"] = extension_of([response], self._ignored)
+        yield last
+
+    def _chunks(self, deltas: Iterable[Delta]) -> Iterator[ChatCompletionChunk]:
+        """Yield a chunk for each text, and one for all calls."""
+        calls = []
+        for delta in deltas:
+            if delta.is_void:
+                raise discarded_after_sending(delta)
+            if delta.kind is DeltaKind.CALL:
+                calls.append(_call_delta(delta))
+            else:
+                yield self._chunk({_FIELDS[delta.kind]: delta.text})
+        if calls:
+            yield self._chunk({"tool_calls": calls})
+
+    def _chunk(
+        self, delta: dict[str, Any], *, finish_reason: FinishReason | None = None, logprobs: TokenLogprobs | None = None
+    ) -> ChatCompletionChunk:
+        return _chunk_of(
+            self._heading,
+            [{"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}],
+        )
+
+
+def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemResponse]) -> ChatCompletionChunk:
+    """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
+    chunk = _chunk_of(heading, [])
+    chunk["usage"] = usage_of(responses)
+    return chunk
+
+
+def _chunk_of(heading: Heading, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+    return {
+        "id": heading.id,
+        "object": "chat.completion.chunk",
+        "created": heading.created_s,
+        "model": heading.model,
+        "choices": choices,
+    }
+
+
+def _call_delta(delta: Delta) -> dict[str, Any]:
+    function = {"arguments": delta.text}
+    if not delta.name:
+        return {"index": delta.index, "function": function}
+    function = {"name": delta.name, **function}
+    return {"index": delta.index, "id": delta.call_id, "type": "function", "function": function}

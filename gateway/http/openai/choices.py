@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.json_text import dump_json
 
 _DONE = "data: [DONE]\n\n"
-MakeUsage = Callable[[Sequence[execution_pb2.SystemResponse]], dict[str, Any]]
+MakeUsage = Callable[[Sequence[execution_pb2.SystemResponse]], Mapping[str, Any]]
 
 
 class Chunks(Protocol):
@@ -24,10 +24,10 @@ class Chunks(Protocol):
 
     response: execution_pb2.SystemResponse | None
 
-    def first(self) -> Iterator[dict[str, Any]]:
+    def first(self) -> Iterator[Mapping[str, Any]]:
         """Yield the chunks that the choice begins with."""
 
-    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
         """Yield the chunks of an event; raises PaganticError for an answer that failed."""
 
 
@@ -115,5 +115,5 @@ async def _events(
                 yield _event(chunk)
 
 
-def _event(value: dict[str, Any]) -> str:
+def _event(value: Mapping[str, Any]) -> str:
     return f"data: {dump_json(value)}\n\n"

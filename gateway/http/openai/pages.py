@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from gateway.http.bodies import read_count
+from gateway.http.bodies import AnswerShape, read_count
+from gateway.http.operations import Parameter
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_PAGE = 100
 _PAGE = 20
 
 
-def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:
+class ListPage(AnswerShape):
+    """The common fields of every page of a list; a list without objects has empty ids."""
+
+    object: Literal["list"]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Deleted(AnswerShape):
+    """The deleted object."""
+
+    id: str
+    object: str
+    deleted: Literal[True]
+
+
+def deleted(object_id: str, kind: str) -> Deleted:
+    """Return the answer for a deleted object."""
+    return {"id": object_id, "object": kind, "deleted": True}
+
+
+def page_parameters(order: str) -> tuple[Parameter, ...]:
+    """Return the parameters of a list that has this order if a query says nothing else."""
+    return (
+        Parameter("after", {"type": "string"}, "The id of the last object of the page before."),
+        Parameter("limit", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most objects; 0 is 20."),
+        Parameter("order", {"enum": ["asc", "desc"], "default": order}, "By time, up or down."),
+    )
+
+
+def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:
     """Return the page of a list that a query asks for: in this order if it says nothing else.
 
     Raises InvalidRequest for a limit or an order that cannot be, NotFound for an unknown item.
@@ -30,7 +62,7 @@ def page_of(items: Sequence[dict[str, Any]], query: Mapping[str, str], *, order:
     return list_of(ordered[start : start + size], has_more=start + size < len(ordered))
 
 
-def list_of(objects: Sequence[dict[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
+def list_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
     """Return a page of objects."""
     first, last = (objects[0]["id"], objects[-1]["id"]) if objects else ("", "")
     return {"object": "list", "data": list(objects), "first_id": first, "last_id": last, "has_more": has_more}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -11,28 +11,28 @@ from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.json_text import dump_json
 
-Encode = Callable[[Iterable[dict[str, Any]]], str]
+Encode = Callable[[Iterable[Mapping[str, Any]]], str]
 
 
 class AnswerEvents(Protocol):
     """The events of an answer in an API's form."""
 
-    def first(self) -> Iterator[dict[str, Any]]:
+    def first(self) -> Iterator[Mapping[str, Any]]:
         """Yield the events that every stream begins with."""
 
-    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
         """Yield the events of an event of the execution; raises PaganticError for an answer that failed."""
 
-    def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
+    def error(self, error: PaganticError, request_id: str) -> Iterator[Mapping[str, Any]]:
         """Yield the event of an error that ends the stream early."""
 
 
-def encode_sent_events(events: Iterable[dict[str, Any]]) -> str:
+def encode_sent_events(events: Iterable[Mapping[str, Any]]) -> str:
     """Return events as server-sent events, named by their type."""
     return "".join(f"event: {event['type']}\ndata: {dump_json(event)}\n\n" for event in events)
 
 
-def encode_lines(events: Iterable[dict[str, Any]]) -> str:
+def encode_lines(events: Iterable[Mapping[str, Any]]) -> str:
     """Return events as lines of JSON."""
     return "".join(f"{dump_json(event)}\n" for event in events)
 

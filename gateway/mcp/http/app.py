@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -18,11 +19,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.mcp.http.answers import Refusal
-from gateway.mcp.http.bodies import Envelope, replaying
-from gateway.mcp.http.response import Response
+from gateway.mcp.http.answers import Refusal, not_json
 from gateway.mcp.http.sessions import Sessions, user_of
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.visits import Visit
@@ -31,6 +30,7 @@ from gateway.web.bodies import read_body
 from gateway.web.callers import api_key_of
 from gateway.web.entry import Entry
 from pagantic_common.domain.errors import Unauthenticated
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 PATH = "/mcp"
 RefuseUnknown = Callable[[Request], Awaitable[None]]
@@ -172,3 +172,68 @@ class McpApp:
             yield
         finally:
             self._requests_of_sessions.discard(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The parts of a message that determine its route: its method, and the id of a request, otherwise empty."""
+
+    method: str
+    request_id: str
+
+    @classmethod
+    def read(cls, body: bytes) -> Envelope:
+        """Read the envelope of a body; raises Refusal for invalid JSON. Other JSON values have an empty envelope."""
+        try:
+            message = parse_json(body.decode())
+        except UnicodeDecodeError:
+            raise not_json("it is not UTF-8") from None
+        except JsonTextError as error:
+            raise not_json(str(error)) from None
+        if not isinstance(message, dict):
+            return cls("", "")
+        return cls(_text_of(message.get("method")), _text_of(message.get("id")))
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return str(value)
+    return ""
+
+
+def replaying(body: bytes, receive: Receive) -> Receive:
+    """Return a source of messages that returns the body again, and then later messages."""
+    is_sent = False
+
+    async def replay() -> Message:
+        nonlocal is_sent
+        if is_sent:
+            return await receive()
+        is_sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+class Response:
+    """Passes on a response, and remembers how far it is."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._has_begun = False
+        self._has_ended = False
+
+    async def send(self, message: Message) -> None:
+        """Pass on a part."""
+        if message["type"] == "http.response.start":
+            self._has_begun = True
+        elif message["type"] == "http.response.body":
+            self._has_ended = not message.get("more_body", False)
+        await self._send(message)
+
+    async def end(self, refusal: Refusal, scope: Scope, receive: Receive) -> None:
+        """End a response that cannot continue: with a refusal if nothing of it was sent."""
+        if not self._has_begun:
+            await refusal.response()(scope, receive, self.send)
+        elif not self._has_ended:
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.http.settings import HttpSettings
 from gateway.mcp.settings import McpSettings
-from gateway.web.headers import is_known_host
+from gateway.web.entry import is_known_host
 from pagantic_common.domain.defaults import PORTS
 from pagantic_common.settings import Auth, Tls
 from pagantic_common.storage.settings_names import TOOL_NAMES

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cli.answering.answers import stream_answer, wait_for_answer
-from gateway.cli.answering.endings import unwinding
+from gateway.cli.answering.answers import stream_answer, unwinding, wait_for_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import following
 from pagantic_common.domain.errors import Unavailable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.web.headers import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
+from gateway.web.entry import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
 
 
 @pytest.mark.parametrize(

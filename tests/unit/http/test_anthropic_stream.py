@@ -5,8 +5,7 @@ import json
 import pytest
 from hypothesis import given
 
-from gateway.http.anthropic.answers import MessageHead, message_of
-from gateway.http.anthropic.stream import MessageEvents
+from gateway.http.anthropic.answers import MessageEvents, MessageHead, message_of
 from pagantic.common.v1 import error_pb2, usage_pb2
 from pagantic_common.domain.errors import Aborted, PaganticError
 from tests.unit.http.test_chunks import call, completed, content, discarded, failed, reasoning

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.http.openai.answers import Heading
-from gateway.http.openai.chats.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.answers import ChoiceChunks, Heading, usage_chunk
 from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2

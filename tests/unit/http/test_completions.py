@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from gateway.http.openai.answers import Heading
 from gateway.http.openai.choices import as_choice
 from gateway.http.openai.completions.answers import ContinuationChunks, ContinuationHead, logprobs_of
-from gateway.http.openai.completions.forms import CompletionForm
-from gateway.http.openai.completions.requests import completion_requests_of
+from gateway.http.openai.completions.requests import CompletionForm, completion_requests_of
 from gateway.http.openai.forms import read_form
 from pagantic.common.v1 import error_pb2
 from pagantic.inference.v1 import generation_pb2

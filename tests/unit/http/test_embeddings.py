@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.pooling.embeddings import shortened
+from gateway.http.pooling import shortened
 from pagantic_common.domain.errors import InvalidRequest
 
 VECTORS = st.lists(st.floats(-1, 1).filter(lambda value: not value or abs(value) > 1e-6), min_size=1, max_size=20)

@@ -1,10 +1,19 @@
-"""The files of the console as they are served: their bytes, types and headers. Pure."""
+"""The files of the console as they are served: their bytes, types and headers, to any request that names this host."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.http.operations import DOCUMENT, Access, Operation
+from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
+from pagantic_common.client import AsyncClient
 
 INDEX = "index.html"
 # The place in the index for the path of the other files. The path has a digest of all files, so that a page never
@@ -63,3 +72,22 @@ def _served(name: str, body: bytes, caching: str) -> ServedFile:
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     kind = _TYPES[name.rpartition(".")[2]]
     return ServedFile(body, {**_HEADERS, "content-type": kind, "cache-control": caching, "etag": tag})
+
+
+def console_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operations of the console; empty if the settings turn it off."""
+    if not settings.console:
+        return []
+    folder = files("gateway.http.native.console") / "static"
+    content = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    return [_operation(path, file) for path, file in served_files(content).items()]
+
+
+def _operation(path: str, file: ServedFile) -> Operation:
+    async def show(_client: AsyncClient, request: Request, _body: bytes) -> Answer:
+        """A file of the console."""
+        if file.is_known(request.headers.get("if-none-match", "")):
+            return Response(status_code=304, headers=file.headers)
+        return Response(file.body, headers=file.headers)
+
+    return Operation(DOCUMENT, f"GET {path}", show, "getConsole", text_type="text/html", access=Access.OPEN)

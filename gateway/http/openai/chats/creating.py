@@ -9,26 +9,33 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_object
-from gateway.http.openai.answers import Heading, completion_of
-from gateway.http.openai.chats.chunks import ChoiceChunks, usage_chunk
+from gateway.http.openai.answers import (
+    ChatCompletion,
+    ChatEvent,
+    ChoiceChunks,
+    Heading,
+    completion_of,
+    usage_chunk,
+)
 from gateway.http.openai.chats.stored import ID_PREFIX, KIND
 from gateway.http.openai.choices import as_choice, execute_all, stream_all
 from gateway.http.openai.forms import ChatForm, read_form, require_model
 from gateway.http.openai.kept import keep
 from gateway.http.openai.requests import request_of
+from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 
 
-def chat_routes(settings: HttpSettings) -> list[Route]:
-    """Return the paths of chats."""
+def chat_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operation that makes chats."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer a conversation."""
         value = read_object(body)
         require_model(value)
         chat = Chat(value, settings, request.scope["request_id"])
@@ -37,7 +44,19 @@ def chat_routes(settings: HttpSettings) -> list[Route]:
             return chat.stream(client)
         return JSONResponse(await chat.complete(client))
 
-    return [Route("/v1/chat/completions", create, methods=["POST"])]
+    return [
+        Operation(
+            OPENAI,
+            "POST /v1/chat/completions",
+            create,
+            "createChat",
+            ChatForm,
+            ChatCompletion,
+            ChatEvent,
+            required=("model",),
+            makes="completion_id",
+        )
+    ]
 
 
 class Chat:
@@ -63,7 +82,7 @@ class Chat:
         """Whether the client wants a stream."""
         return bool(self._form.stream)
 
-    async def complete(self, client: AsyncClient) -> dict[str, Any]:
+    async def complete(self, client: AsyncClient) -> ChatCompletion:
         """Return the whole answer; raises PaganticError."""
         return completion_of(self._heading, await execute_all(client, self._requests), self._form.ignored)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NotRequired
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_object
-from gateway.http.openai.answers import Heading, call_of, completion_of, is_unfinished
+from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject, call_of, completion_of, is_unfinished
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MetadataForm, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
-from gateway.http.openai.pages import page_of
+from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
+from gateway.http.operations import OPENAI, Operation, Parameter
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -36,18 +36,66 @@ _ROLES = {
 }
 
 
-def stored_chat_routes() -> list[Route]:
-    """Return the paths of chats that are stored."""
+class ChatList(ListPage):
+    """A page of stored chats."""
+
+    data: list[ChatCompletion]
+
+
+class StoredMessage(AnswerShape):
+    """A message of a stored chat."""
+
+    id: str
+    role: str
+    content: str
+    content_parts: list[dict[str, Any]] | None
+    refusal: None
+    tool_calls: NotRequired[list[ToolCallObject]]
+    tool_call_id: NotRequired[str]
+
+
+class StoredMessageList(ListPage):
+    """A page of the messages of a stored chat."""
+
+    data: list[StoredMessage]
+
+
+def stored_chat_operations() -> list[Operation]:
+    """Return the operations of stored chats."""
+    filters = (
+        Parameter("model", {"type": "string"}, "Only chats with this model, as the client named it."),
+        Parameter(
+            "metadata",
+            {"type": "object", "additionalProperties": {"type": "string"}},
+            "Only chats with this metadata.",
+            style="deepObject",
+        ),
+    )
     return [
-        Route("/v1/chat/completions", _list, methods=["GET"]),
-        Route(_ONE, _retrieve, methods=["GET"]),
-        Route(_ONE, _update, methods=["POST"]),
-        Route(_ONE, _delete, methods=["DELETE"]),
-        Route(f"{_ONE}/messages", _messages, methods=["GET"]),
+        Operation(
+            OPENAI,
+            "GET /v1/chat/completions",
+            _list,
+            "listChats",
+            answer=ChatList,
+            parameters=(*page_parameters("asc"), *filters),
+        ),
+        Operation(OPENAI, f"GET {_ONE}", _retrieve, "getChat", answer=ChatCompletion),
+        Operation(OPENAI, f"POST {_ONE}", _update, "updateChat", MetadataForm, ChatCompletion),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteChat", answer=Deleted),
+        Operation(
+            OPENAI,
+            f"GET {_ONE}/messages",
+            _messages,
+            "listChatMessages",
+            answer=StoredMessageList,
+            parameters=page_parameters("asc"),
+        ),
     ]
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List stored chats."""
     query = request.query_params
     kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
     ids = [{"id": ID_PREFIX + one.request_id} for one in reversed(kept) if _is_wanted(one, query)]
@@ -69,7 +117,7 @@ def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
     return bool(wanted.items() <= echo["metadata"].items())
 
 
-async def _found_or_gone(client: AsyncClient, completion_id: str) -> dict[str, Any] | None:
+async def _found_or_gone(client: AsyncClient, completion_id: str) -> ChatCompletion | None:
     try:
         return await _object(client, await _find(client, completion_id))
     except NotFound:
@@ -77,10 +125,12 @@ async def _found_or_gone(client: AsyncClient, completion_id: str) -> dict[str, A
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a stored chat."""
     return JSONResponse(await _object(client, await _find(client, request.path_params["completion_id"])))
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Change the metadata of a stored chat."""
     form = read_form(read_object(body), MetadataForm)
     execution = await _find(client, request.path_params["completion_id"])
     echo = echo_of(execution) | {"metadata": form.metadata or {}}
@@ -88,18 +138,19 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a stored chat."""
     execution = await _find(client, request.path_params["completion_id"])
     for index in reversed(range(echo_of(execution)["n"])):
         await client.delete_execution(choice_id(execution.request_id, index))
-    deleted_id = ID_PREFIX + execution.request_id
-    return JSONResponse({"id": deleted_id, "object": "chat.completion.deleted", "deleted": True})
+    return JSONResponse(deleted(ID_PREFIX + execution.request_id, "chat.completion.deleted"))
 
 
 async def _messages(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the messages of a stored chat."""
     execution = await _find(client, request.path_params["completion_id"])
     owner, messages = execution.request_id, execution.request.messages
-    told = [{"id": f"{ID_PREFIX}{owner}-{index}", **_message(one)} for index, one in enumerate(messages)]
-    return JSONResponse(page_of(told, request.query_params, order="asc"))
+    stored = [_message(f"{ID_PREFIX}{owner}-{index}", message) for index, message in enumerate(messages)]
+    return JSONResponse(page_of(stored, request.query_params, order="asc"))
 
 
 async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execution:
@@ -111,13 +162,15 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
     return execution
 
 
-async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> dict[str, Any]:
+async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> ChatCompletion:
     echo = echo_of(execution)
     others = (choice_id(execution.request_id, index) for index in range(1, echo["n"]))
     choices = await asyncio.gather(*(client.get_execution(one) for one in others))
     heading = Heading(ID_PREFIX + execution.request_id, echo["model"], echo["created"])
     responses = [execution.response, *(choice.response for choice in choices)]
-    return completion_of(heading, responses, ()) | {"metadata": echo["metadata"]}
+    chat = completion_of(heading, responses, ())
+    chat["metadata"] = echo["metadata"]
+    return chat
 
 
 def _part(part: message_pb2.ContentPart) -> dict[str, Any]:
@@ -126,15 +179,16 @@ def _part(part: message_pb2.ContentPart) -> dict[str, Any]:
     return {"type": "text", "text": part.text}
 
 
-def _message(message: message_pb2.Message) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _message(message_id: str, message: message_pb2.Message) -> StoredMessage:
+    stored: StoredMessage = {
+        "id": message_id,
         "role": _ROLES.get(message.role, "user"),
         "content": message.content,
         "content_parts": [_part(part) for part in message.parts] or None,
         "refusal": None,
     }
     if message.tool_calls:
-        told["tool_calls"] = [call_of(call) for call in message.tool_calls]
+        stored["tool_calls"] = [call_of(call) for call in message.tool_calls]
     if message.tool_call_id:
-        told["tool_call_id"] = message.tool_call_id
-    return told
+        stored["tool_call_id"] = message.tool_call_id
+    return stored

@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from gateway.http.openai.answers import Heading, completed, extension_of, finish_reason_of, text_of, usage_of
+from pydantic import RootModel
+
+from gateway.http.bodies import AnswerShape
+from gateway.http.failures import OpenAIError
+from gateway.http.openai.answers import (
+    AnswerPart,
+    FinishReason,
+    Heading,
+    completed,
+    extension_of,
+    finish_reason_of,
+    text_of,
+    usage_of,
+)
 from gateway.http.streams.blocks import BlockKind, Blocks, Move, Step
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 
 ID_PREFIX = "cmpl-"
-_KIND = "text_completion"
+
+
+class TextLogprobs(AnswerShape):
+    """The log-probabilities of the tokens of a choice, as lists of the same length."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TextChoice(AnswerShape):
+    """An answer, or the new part of an answer."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class TextCompletion(AnswerPart):
+    """The answer to raw texts, or a part of it in a stream."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+class TextEvent(RootModel[TextCompletion | OpenAIError]):
+    """The data of an event; `[DONE]`, which is not JSON, comes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +71,41 @@ class ContinuationHead:
     echoes: Sequence[str]
     ignored: Sequence[str]
 
-    def whole(self, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
+    def whole(self, responses: Sequence[execution_pb2.SystemResponse]) -> TextCompletion:
         """Return the whole answer of the responses, a choice for each."""
         choices = [
             _choice(index, echo + text_of(response), response)
             for index, (echo, response) in enumerate(zip(self.echoes, responses, strict=True))
         ]
-        return {
-            **self._with(choices),
-            "usage": usage_of(responses),
-            "pagantic": extension_of(responses, self.ignored),
-        }
+        whole = self._with(choices)
+        whole["usage"] = usage_of(responses)
+        whole["pagantic"] = extension_of(responses, self.ignored)
+        return whole
 
-    def piece(self, index: int, text: str) -> dict[str, Any]:
+    def piece(self, index: int, text: str) -> TextCompletion:
         """Return the chunk with the next text of a choice."""
         return self._with([{"index": index, "text": text, "logprobs": None, "finish_reason": None}])
 
-    def ending(self, index: int, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+    def ending(self, index: int, response: execution_pb2.SystemResponse) -> TextCompletion:
         """Return the chunk that ends a choice."""
-        return {**self._with([_choice(index, "", response)]), "pagantic": extension_of([response], self.ignored)}
+        ending = self._with([_choice(index, "", response)])
+        ending["pagantic"] = extension_of([response], self.ignored)
+        return ending
 
-    def usage(self, responses: Sequence[execution_pb2.SystemResponse]) -> dict[str, Any]:
+    def usage(self, responses: Sequence[execution_pb2.SystemResponse]) -> TextCompletion:
         """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
-        return {**self._with([]), "usage": usage_of(responses)}
+        chunk = self._with([])
+        chunk["usage"] = usage_of(responses)
+        return chunk
 
-    def _with(self, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {**self.heading.of(_KIND), "choices": list(choices)}
+    def _with(self, choices: list[TextChoice]) -> TextCompletion:
+        return {
+            "id": self.heading.id,
+            "object": "text_completion",
+            "created": self.heading.created_s,
+            "model": self.heading.model,
+            "choices": choices,
+        }
 
 
 class ContinuationChunks:
@@ -67,12 +117,12 @@ class ContinuationChunks:
         self._blocks = Blocks()
         self.response: execution_pb2.SystemResponse | None = None
 
-    def first(self) -> Iterator[dict[str, Any]]:
+    def first(self) -> Iterator[TextCompletion]:
         """Yield the chunk with the prompt, where the client wants it back."""
         if echo := self._head.echoes[self._index]:
             yield self._head.piece(self._index, echo)
 
-    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[TextCompletion]:
         """Yield the chunks of an event.
 
         Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
@@ -83,13 +133,13 @@ class ContinuationChunks:
             yield from self._pieces(self._blocks.rest(text_of(self.response)))
             yield self._head.ending(self._index, self.response)
 
-    def _pieces(self, moves: Iterable[Move]) -> Iterator[dict[str, Any]]:
+    def _pieces(self, moves: Iterable[Move]) -> Iterator[TextCompletion]:
         for step, block, text in moves:
             if step is Step.GROW and block.kind is BlockKind.TEXT:
                 yield self._head.piece(self._index, text)
 
 
-def _choice(index: int, text: str, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+def _choice(index: int, text: str, response: execution_pb2.SystemResponse) -> TextChoice:
     return {
         "index": index,
         "text": text,
@@ -98,7 +148,7 @@ def _choice(index: int, text: str, response: execution_pb2.SystemResponse) -> di
     }
 
 
-def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> dict[str, Any] | None:
+def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> TextLogprobs | None:
     """Return the log-probabilities of an answer's tokens, as lists of the same length; None without them.
 
     The offset of a token counts the whole characters before it: a character may have several tokens.

@@ -6,25 +6,31 @@ import time
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_object
 from gateway.http.openai.answers import Heading
 from gateway.http.openai.choices import as_choice, execute_all, stream_all
-from gateway.http.openai.completions.answers import ID_PREFIX, ContinuationChunks, ContinuationHead
-from gateway.http.openai.completions.forms import CompletionForm
-from gateway.http.openai.completions.requests import completion_requests_of
+from gateway.http.openai.completions.answers import (
+    ID_PREFIX,
+    ContinuationChunks,
+    ContinuationHead,
+    TextCompletion,
+    TextEvent,
+)
+from gateway.http.openai.completions.requests import CompletionForm, completion_requests_of
 from gateway.http.openai.forms import read_form, require_model
+from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 
 
-def completion_routes(settings: HttpSettings) -> list[Route]:
-    """Return the path that continues raw texts."""
+def completion_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operation that continues raw texts."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Continue raw texts."""
         value = read_object(body)
         require_model(value)
         form = read_form(value, CompletionForm)
@@ -39,7 +45,18 @@ def completion_routes(settings: HttpSettings) -> list[Route]:
         chunks = [ContinuationChunks(head, index) for index in range(len(requests))]
         return stream_all(client, requests, chunks, head.usage if form.includes_usage else None)
 
-    return [Route("/v1/completions", create, methods=["POST"])]
+    return [
+        Operation(
+            OPENAI,
+            "POST /v1/completions",
+            create,
+            "continueTexts",
+            CompletionForm,
+            TextCompletion,
+            TextEvent,
+            required=("model", "prompt"),
+        )
+    ]
 
 
 def _choices_of(

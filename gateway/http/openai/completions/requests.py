@@ -1,14 +1,33 @@
-"""Converts a request of `/v1/completions` to SystemRequests, a request for each prompt."""
+"""The body of `/v1/completions`, and its conversion to SystemRequests, a request for each prompt."""
 
 from __future__ import annotations
 
-from gateway.http.openai.completions.forms import CompletionForm
-from gateway.http.openai.forms import MAX_CHOICES, AnswerForm, texts_of
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.http.openai.forms import MAX_CHOICES, MAX_TOKENS, MAX_TOP_LOGPROBS, AnswerForm, texts_of
 from gateway.http.openai.requests import read_extension, set_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's document says so.
+
+
+class CompletionForm(AnswerForm):
+    """A request of `/v1/completions`. OpenAI's document allows token ids as prompts; they are refused here."""
+
+    prompt: str | list[Any] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    @property
+    def choices_per_prompt(self) -> int:
+        """The number of answers for each prompt."""
+        return self.n or 1
 
 
 def completion_requests_of(form: CompletionForm, alias: str, call_s: float) -> list[execution_pb2.SystemRequest]:

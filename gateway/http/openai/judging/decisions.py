@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
+from pydantic import Field, StrictBool, StrictStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_object, take_request_id
-from gateway.http.openai.answers import extension_of
-from gateway.http.openai.forms import read_form
-from gateway.http.openai.judging.decision_forms import (
-    MAX_ANSWERS,
-    ChoiceOption,
-    DecisionForm,
-    InputItem,
-    InputPart,
-    QuestionForm,
-    ScoreLevel,
-    Text,
-)
+from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.openai.answers import Extension, extension_of
+from gateway.http.openai.forms import MAX_MESSAGES, Form, MoreFields, read_form
 from gateway.http.openai.requests import bound_time, read_extension
+from gateway.http.openai.responses.objects import ResponseUsage, usage_of
+from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic.common.v1 import message_pb2
@@ -42,21 +34,117 @@ _ROLES = {
 }
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+MAX_QUESTIONS = 400
+MAX_ANSWERS = 255
+
+
+class InputPart(Form):
+    """A part of a text; an image cannot be read."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    data: dict[str, Any] | list[dict[str, Any]] | None = None
+
+
+Text = str | list[InputPart]
+
+
+class InputItem(Form):
+    """A message, a call, or the output of a call."""
+
+    type: str = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: Text | None = None
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+    input: str = ""
+    output: Text | None = None
+
+
+class ChoiceOption(Form):
+    """An option of a choice; true and "true" are different values."""
+
+    value: StrictBool | StrictStr
+    description: str | None = None
+
+
+class ScoreLevel(Form):
+    """A level of a scale."""
+
+    label: str
+    description: str | None = None
+
+
+class QuestionForm(Form):
+    """A question; `choices` belong to a choice, and `levels` to a score."""
+
+    type: Literal["predicate", "choice", "score"]
+    instructions: Text
+    name: str | None = None
+    choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
+    levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
+
+
+class DecisionForm(Form):
+    """A request of `/v1/decisions`."""
+
+    model: str = ""
+    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
+    questions: Annotated[list[QuestionForm], Field(min_length=1, max_length=MAX_QUESTIONS)]
+    pagantic: MoreFields | None = None
 
 
 AnswerT = TypeVar("AnswerT", ChoiceOption, ScoreLevel)
 
 
-def decision_routes(settings: HttpSettings) -> list[Route]:
-    """Return the path of decisions."""
+class DecisionAnswer(AnswerShape):
+    """The answer to a question; an abstention is a refusal."""
+
+    type: Literal["predicate", "choice", "score", "refusal"]
+    name: str | None
+    probability: NotRequired[float]
+    choice: NotRequired[bool | str]
+    score: NotRequired[float]
+    confidence: NotRequired[float]
+    probabilities: NotRequired[list[dict[str, Any]]]
+
+
+class DecisionDetail(AnswerShape):
+    """Fields that the API lacks; `abstention` is the reason of a refusal."""
+
+    confidence: float
+    label_mass: float
+    abstention: NotRequired[str]
+
+
+class DecisionExtension(Extension):
+    """Fields that the API lacks, for each question."""
+
+    decisions: list[DecisionDetail]
+
+
+class DecisionList(AnswerShape):
+    """The answers to the questions, in their order."""
+
+    model: str
+    answers: list[DecisionAnswer]
+    usage: ResponseUsage
+    pagantic: DecisionExtension
+
+
+def decision_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operation of decisions."""
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Answer questions about an input."""
         form = read_form(read_object(body), DecisionForm)
         asked = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
         take_request_id(asked, request)
         return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
 
-    return [Route("/v1/decisions", decide, methods=["POST"])]
+    return [Operation(OPENAI, "POST /v1/decisions", decide, "decide", DecisionForm, DecisionList)]
 
 
 def decision_request_of(form: DecisionForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
@@ -155,20 +243,13 @@ def _level(level: ScoreLevel) -> decision_pb2.Level:
     return decision_pb2.Level(label=level.label, description=level.description or "")
 
 
-def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> DecisionList:
     """Return the object of `/v1/decisions` for a response: answers, and refusals for abstentions."""
-    usage = response.token_usage
     answered = zip(form.questions, response.decisions, strict=True)
     return {
         "model": form.model or "default",
         "answers": [_answer(question, decision) for question, decision in answered],
-        "usage": {
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},
-            "output_tokens": usage.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-            "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        },
+        "usage": usage_of(response.token_usage),
         "pagantic": {
             **extension_of([response], form.ignored),
             "decisions": [_detail(decision) for decision in response.decisions],
@@ -176,42 +257,33 @@ def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> d
     }
 
 
-def _answer(question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
+def _answer(question: QuestionForm, decision: decision_pb2.Decision) -> DecisionAnswer:
     if decision.abstention:
         return {"type": "refusal", "name": question.name}
-    return {"type": question.type, "name": question.name, **_ANSWERS[question.type](question, decision)}
+    answer: DecisionAnswer = {"type": question.type, "name": question.name}
+    match question.type:
+        case "predicate":
+            answer["probability"] = decision.predicate.probability
+        case "choice":
+            values = [choice.value for choice in question.choices or ()]
+            answer["choice"] = values[decision.choice.index]
+            answer["confidence"] = decision.confidence
+            answer["probabilities"] = _shares([{"value": value} for value in values], decision.choice.probabilities)
+        case "score":
+            levels = [{"value": value, "label": level.label} for value, level in enumerate(question.levels or ())]
+            answer["score"] = decision.score.score
+            answer["confidence"] = decision.confidence
+            answer["probabilities"] = _shares(levels, decision.score.probabilities)
+    return answer
 
 
-def _predicate(_question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
-    return {"probability": decision.predicate.probability}
+def _shares(values: Sequence[dict[str, Any]], probabilities: Sequence[float]) -> list[dict[str, Any]]:
+    return [{**value, "probability": share} for value, share in zip(values, probabilities, strict=True)]
 
 
-def _choice(question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
-    values = [choice.value for choice in question.choices or ()]
-    shares = zip(values, decision.choice.probabilities, strict=True)
-    return {
-        "choice": values[decision.choice.index],
-        "confidence": decision.confidence,
-        "probabilities": [{"value": value, "probability": share} for value, share in shares],
-    }
-
-
-def _score(question: QuestionForm, decision: decision_pb2.Decision) -> dict[str, Any]:
-    labels = [level.label for level in question.levels or ()]
-    shares = enumerate(zip(labels, decision.score.probabilities, strict=True))
-    return {
-        "score": decision.score.score,
-        "confidence": decision.confidence,
-        "probabilities": [{"value": value, "label": label, "probability": share} for value, (label, share) in shares],
-    }
-
-
-_ANSWERS = {"predicate": _predicate, "choice": _choice, "score": _score}
-
-
-def _detail(decision: decision_pb2.Decision) -> dict[str, Any]:
+def _detail(decision: decision_pb2.Decision) -> DecisionDetail:
     """Return the details of a decision or refusal that this API has no field for."""
-    detail: dict[str, Any] = {"confidence": decision.confidence, "label_mass": decision.label_mass}
+    detail: DecisionDetail = {"confidence": decision.confidence, "label_mass": decision.label_mass}
     if decision.abstention:
         detail["abstention"] = name_of(decision_pb2.Abstention, decision.abstention, "ABSTENTION_")
     return detail

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_object
-from gateway.http.openai.answers import extension_of
+from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import Form, read_form
 from gateway.http.openai.requests import bound_time
+from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, run_all
 from pagantic.orchestrator.v1 import execution_pb2
@@ -60,16 +60,35 @@ class ModerationForm(Form):
     )
 
 
-def moderation_routes(settings: HttpSettings) -> list[Route]:
-    """Return the path of moderations."""
+class ModerationResult(AnswerShape):
+    """The findings for an input, by category."""
+
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[Literal["text"]]]
+
+
+class ModerationReport(AnswerShape):
+    """The findings for all inputs."""
+
+    id: str
+    model: str
+    results: list[ModerationResult]
+    pagantic: Extension
+
+
+def moderation_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operation of moderations."""
 
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Tell whether texts may be harmful."""
         form = read_form(read_object(body), ModerationForm)
         asked = moderation_requests_of(form, settings, request.scope["request_id"])
         responses = await run_all([_execute(client, one) for one in asked], at_once=JUDGED_AT_ONCE)
         return JSONResponse(moderation_of(form, settings.moderation_threshold, responses))
 
-    return [Route("/v1/moderations", judge, methods=["POST"])]
+    return [Operation(OPENAI, "POST /v1/moderations", judge, "moderate", ModerationForm, ModerationReport)]
 
 
 async def _execute(client: AsyncClient, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
@@ -121,7 +140,7 @@ def _text_of(part: ModerationPart, place: str) -> str:
 
 def moderation_of(
     form: ModerationForm, threshold: float, responses: Sequence[execution_pb2.SystemResponse]
-) -> dict[str, Any]:
+) -> ModerationReport:
     """Return the object of `/v1/moderations`: a category is flagged from the threshold on."""
     return {
         "id": f"modr-{responses[0].request_id}",
@@ -131,7 +150,7 @@ def moderation_of(
     }
 
 
-def _result(response: execution_pb2.SystemResponse, threshold: float) -> dict[str, Any]:
+def _result(response: execution_pb2.SystemResponse, threshold: float) -> ModerationResult:
     scores = {decision.name: decision.predicate.probability for decision in response.decisions}
     flags = {category: score >= threshold for category, score in scores.items()}
     return {

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import AnswerShape, read_object
 from gateway.http.openai.forms import read_form
-from gateway.http.openai.pages import list_of, page_of
+from gateway.http.openai.pages import Deleted, deleted, list_of, page_of, page_parameters
 from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
-from gateway.http.openai.responses.items import items_of_messages
+from gateway.http.openai.responses.items import Item, items_of_messages
 from gateway.http.openai.responses.requests import messages_of_items, names_of_calls
+from gateway.http.openai.responses.stored import ItemList
+from gateway.http.operations import OPENAI, Operation
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
@@ -27,21 +28,47 @@ NOTES = "openai.metadata"
 _ONE = "/v1/conversations/{conversation_id}"
 
 
-def conversation_routes() -> list[Route]:
-    """Return the paths of conversations."""
+class Conversation(AnswerShape):
+    """A conversation that responses continue."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+def conversation_operations() -> list[Operation]:
+    """Return the operations of conversations."""
     return [
-        Route("/v1/conversations", _create, methods=["POST"]),
-        Route(_ONE, _retrieve, methods=["GET"]),
-        Route(_ONE, _update, methods=["POST"]),
-        Route(_ONE, _delete, methods=["DELETE"]),
-        Route(f"{_ONE}/items", _items, methods=["GET"]),
-        Route(f"{_ONE}/items", _add, methods=["POST"]),
-        Route(f"{_ONE}/items/{{item_id}}", _item, methods=["GET"]),
-        Route(f"{_ONE}/items/{{item_id}}", _remove, methods=["DELETE"]),
+        Operation(
+            OPENAI,
+            "POST /v1/conversations",
+            _create,
+            "createConversation",
+            ConversationForm,
+            Conversation,
+            may_be_empty=True,
+            makes="conversation_id",
+        ),
+        Operation(OPENAI, f"GET {_ONE}", _retrieve, "getConversation", answer=Conversation),
+        Operation(OPENAI, f"POST {_ONE}", _update, "updateConversation", ConversationForm, Conversation),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteConversation", answer=Deleted),
+        Operation(
+            OPENAI,
+            f"GET {_ONE}/items",
+            _items,
+            "listConversationItems",
+            answer=ItemList,
+            parameters=page_parameters("desc"),
+        ),
+        Operation(OPENAI, f"POST {_ONE}/items", _add, "addConversationItems", ItemsForm, ItemList),
+        Operation(OPENAI, f"GET {_ONE}/items/{{item_id}}", _item, "getConversationItem", answer=Item),
+        Operation(OPENAI, f"DELETE {_ONE}/items/{{item_id}}", _remove, "deleteConversationItem", answer=Deleted),
     ]
 
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    """Make a conversation."""
     form = read_form(read_object(body or b"{}"), ConversationForm)
     messages = messages_of_items(form.items or (), {}, "items")
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
@@ -49,26 +76,31 @@ async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get a conversation."""
     return JSONResponse(_object(await _find(client, request)))
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Change the metadata of a conversation."""
     form = read_form(read_object(body), ConversationForm)
     session = await _find(client, request)
     return JSONResponse(_object(await client.update_session(session.session_id, {NOTES: form.metadata or {}})))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a conversation."""
     session = await _find(client, request)
     await client.delete_session(session.session_id)
-    return JSONResponse({"id": session.session_id, "object": "conversation.deleted", "deleted": True})
+    return JSONResponse(deleted(session.session_id, "conversation.deleted"))
 
 
 async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the items of a conversation."""
     return JSONResponse(page_of(_items_of(await _find(client, request)), request.query_params))
 
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Add items to a conversation."""
     form = read_form(read_object(body), ItemsForm)
     session = await _find(client, request)
     messages = messages_of_items(form.items, names_of_calls(session.messages), "items")
@@ -78,6 +110,7 @@ async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get an item of a conversation."""
     name = request.path_params["item_id"]
     for item in _items_of(await _find(client, request)):
         if item["id"] == name:
@@ -86,6 +119,7 @@ async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _remove(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Items cannot be deleted: this always fails."""
     await _item(client, request, b"")
     raise Unsupported("items of a conversation cannot be deleted: delete the conversation, and make another one")
 
@@ -102,7 +136,7 @@ async def _find(client: AsyncClient, request: Request) -> session_pb2.Session:
         raise unknown from None
 
 
-def _object(session: session_pb2.Session) -> dict[str, Any]:
+def _object(session: session_pb2.Session) -> Conversation:
     return {
         "id": session.session_id,
         "object": "conversation",
@@ -111,5 +145,5 @@ def _object(session: session_pb2.Session) -> dict[str, Any]:
     }
 
 
-def _items_of(session: session_pb2.Session) -> list[dict[str, Any]]:
+def _items_of(session: session_pb2.Session) -> list[Item]:
     return items_of_messages(session.messages, session.session_id, session.first_position)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NotRequired
 
+from gateway.http.bodies import AnswerShape
 from gateway.http.openai.answers import logprobs_of, text_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -17,10 +18,25 @@ _ROLES = {
 }
 
 
-def output_items(response: execution_pb2.SystemResponse, status: str) -> list[dict[str, Any]]:
+class Item(AnswerShape):
+    """A message, a call, the output of a call, or reasoning."""
+
+    id: str
+    type: Literal["message", "function_call", "function_call_output", "reasoning"]
+    status: str
+    role: NotRequired[str]
+    content: NotRequired[list[dict[str, Any]]]
+    summary: NotRequired[list[dict[str, Any]]]
+    call_id: NotRequired[str]
+    name: NotRequired[str]
+    arguments: NotRequired[str]
+    output: NotRequired[str]
+
+
+def output_items(response: execution_pb2.SystemResponse, status: str) -> list[Item]:
     """Return the items of a response; its message has this status."""
     response_id = response.request_id
-    items: list[dict[str, Any]] = []
+    items: list[Item] = []
     if response.reasoning:
         items.append(reasoning_item(f"rs_{response_id}", response.reasoning))
     text = text_of(response)
@@ -31,7 +47,7 @@ def output_items(response: execution_pb2.SystemResponse, status: str) -> list[di
     return items
 
 
-def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[str, Any]] = ()) -> Item:
     """Return the item of an assistant's message; a message that has not begun has no content."""
     return {
         "id": item_id,
@@ -47,13 +63,13 @@ def text_part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, A
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
-def reasoning_item(item_id: str, text: str, status: str = "completed") -> dict[str, Any]:
+def reasoning_item(item_id: str, text: str, status: str = "completed") -> Item:
     """Return the item of reasoning."""
     content = [{"type": "reasoning_text", "text": text}]
     return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
-def call_item(item_id: str, call: message_pb2.ToolCall, status: str = "completed") -> dict[str, Any]:
+def call_item(item_id: str, call: message_pb2.ToolCall, status: str = "completed") -> Item:
     """Return the item of a call of a tool that the client runs."""
     return {
         "id": item_id,
@@ -65,9 +81,7 @@ def call_item(item_id: str, call: message_pb2.ToolCall, status: str = "completed
     }
 
 
-def items_of_messages(
-    messages: Sequence[message_pb2.Message], owner: str, first_position: int = 0
-) -> list[dict[str, Any]]:
+def items_of_messages(messages: Sequence[message_pb2.Message], owner: str, first_position: int = 0) -> list[Item]:
     """Return the items that messages are; their ids have the owner and the position of the message."""
     return [
         item
@@ -83,10 +97,15 @@ def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
     return {"type": "input_text", "text": part.text}
 
 
-def _items_of(message: message_pb2.Message, name: str) -> Iterator[dict[str, Any]]:
+def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
     if message.role == message_pb2.ROLE_TOOL:
-        output = {"call_id": message.tool_call_id, "output": message.content, "status": "completed"}
-        yield {"id": f"fco_{name}", "type": "function_call_output", **output}
+        yield {
+            "id": f"fco_{name}",
+            "type": "function_call_output",
+            "call_id": message.tool_call_id,
+            "output": message.content,
+            "status": "completed",
+        }
         return
     if message.reasoning:
         yield reasoning_item(f"rs_{name}", message.reasoning)

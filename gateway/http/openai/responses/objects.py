@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NotRequired, cast
 
-from gateway.http.openai.answers import extension_of, finish_reason_of, is_filtered, is_unfinished
-from gateway.http.openai.responses.items import output_items
+from gateway.http.bodies import AnswerShape
+from gateway.http.openai.answers import Extension, extension_of, finish_reason_of, is_filtered, is_unfinished
+from gateway.http.openai.responses.items import Item, output_items
 from pagantic.common.v1 import error_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
@@ -15,8 +16,7 @@ from pagantic_common.codec.errors import failure_from_proto
 ID_PREFIX = "resp_"
 KIND = "response"
 
-QUEUED, RUNNING = "queued", "in_progress"
-COMPLETED, INCOMPLETE, FAILED, CANCELLED = "completed", "incomplete", "failed", "cancelled"
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 _UNLESS_SENT: dict[str, Any] = {
     "background": False,
     "completed_at": None,
@@ -42,6 +42,42 @@ _UNLESS_SENT: dict[str, Any] = {
 _CANCELLED = (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_CANCELLED_TIMEOUT)
 
 
+class ResponseUsage(AnswerShape):
+    """The tokens of a response."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseFailure(AnswerShape):
+    """Why a response has no answer; the message begins with the code of the taxonomy."""
+
+    code: str
+    message: str
+
+
+class ResponseObject(AnswerShape):
+    """A response; `pagantic` is only in an ended response."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Status
+    error: ResponseFailure | None
+    incomplete_details: dict[str, str] | None
+    instructions: str | None
+    model: str
+    output: list[Item]
+    text: dict[str, Any]
+    tools: list[dict[str, Any]]
+    usage: ResponseUsage
+    metadata: dict[str, str]
+    pagantic: NotRequired[Extension]
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
     """The content of a response before it has an answer.
@@ -62,37 +98,34 @@ class ResponseHead:
         """The id of the response."""
         return ID_PREFIX + self.request.request_id
 
-    def queued(self) -> dict[str, Any]:
-        """Return the response as it is when it is admitted."""
-        return self._base()
-
-    def running(self) -> dict[str, Any]:
+    def running(self) -> ResponseObject:
         """Return the response as it is while it has no answer."""
-        return {**self._base(), "status": RUNNING}
+        running = self.queued()
+        running["status"] = "in_progress"
+        return running
 
-    def ended(self, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+    def ended(self, response: execution_pb2.SystemResponse) -> ResponseObject:
         """Return the response with its answer, or with the reason for a missing answer."""
-        status = status_of(response)
-        fields: dict[str, Any] = {
-            "status": status,
-            "output": output_items(response, "completed" if status == COMPLETED else "incomplete"),
-            "usage": _usage_of(response.token_usage),
-            "pagantic": extension_of([response], self.ignored),
-        }
-        if status == INCOMPLETE:
+        ended, status = self.queued(), status_of(response)
+        ended["status"] = status
+        ended["output"] = output_items(response, "completed" if status == "completed" else "incomplete")
+        ended["usage"] = usage_of(response.token_usage)
+        ended["pagantic"] = extension_of([response], self.ignored)
+        if status == "incomplete":
             reason = "content_filter" if is_filtered(response) else "max_output_tokens"
-            fields["incomplete_details"] = {"reason": reason}
-        if status in (FAILED, CANCELLED):
+            ended["incomplete_details"] = {"reason": reason}
+        if status in ("failed", "cancelled"):
             failure = failure_from_proto(response.error)
             code = failure.code.value if failure.code is not None else ""
-            fields["error"] = {"code": "server_error", "message": f"{code}: {failure.message}".removeprefix(": ")}
-        return {**self._base(), **fields}
+            ended["error"] = {"code": "server_error", "message": f"{code}: {failure.message}".removeprefix(": ")}
+        return ended
 
-    def _base(self) -> dict[str, Any]:
-        return {
+    def queued(self) -> ResponseObject:
+        """Return the response as it is when it is admitted."""
+        fields = {
             "id": self.id,
             "object": KIND,
-            "status": QUEUED,
+            "status": "queued",
             "error": None,
             "incomplete_details": None,
             "instructions": self.request.prompt.text or None,
@@ -100,26 +133,28 @@ class ResponseHead:
             "service_tier": "default",
             "text": {"format": _format_of(self.request)},
             "tools": [_tool_of(tool) for tool in self.request.client_tools],
-            "usage": _usage_of(usage_pb2.TokenUsage()),
+            "usage": usage_of(usage_pb2.TokenUsage()),
             **_UNLESS_SENT,
             **self.echo,
         }
+        return cast("ResponseObject", fields)
 
 
-def status_of(response: execution_pb2.SystemResponse) -> str:
+def status_of(response: execution_pb2.SystemResponse) -> Status:
     """Return the status of a response that has ended."""
     if is_unfinished(response):
-        return INCOMPLETE
+        return "incomplete"
     if response.error.code in _CANCELLED:
-        return CANCELLED
+        return "cancelled"
     if response.HasField("error"):
-        return FAILED
+        return "failed"
     if finish_reason_of(response) == "length":
-        return INCOMPLETE
-    return COMPLETED
+        return "incomplete"
+    return "completed"
 
 
-def _usage_of(usage: usage_pb2.TokenUsage) -> dict[str, Any]:
+def usage_of(usage: usage_pb2.TokenUsage) -> ResponseUsage:
+    """Return a usage as responses and decisions have it."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},

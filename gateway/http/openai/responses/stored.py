@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from gateway.http.bodies import read_count
 from gateway.http.openai.answers import text_of
 from gateway.http.openai.kept import echo_of, find
-from gateway.http.openai.pages import page_of
-from gateway.http.openai.responses.items import items_of_messages
-from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead
-from gateway.http.openai.responses.stream import ResponseEvents
+from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
+from gateway.http.openai.responses.items import Item, items_of_messages
+from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead, ResponseObject
+from gateway.http.openai.responses.stream import ResponseEvent, ResponseEvents
+from gateway.http.operations import OPENAI, Operation, Parameter
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import send_answer
 from pagantic.common.v1 import message_pb2
@@ -26,17 +24,44 @@ MAX_SEQUENCE = (1 << 31) - 1
 _ONE = "/v1/responses/{response_id}"
 
 
-def stored_routes() -> list[Route]:
-    """Return the paths of a response."""
+class ItemList(ListPage):
+    """A page of items."""
+
+    data: list[Item]
+
+
+def stored_operations() -> list[Operation]:
+    """Return the operations of stored responses."""
+    after = {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE}
+    following = (
+        Parameter("stream", {"type": "boolean"}, "Whether to send its events."),
+        Parameter("starting_after", after, "Only events after the one with this sequence number."),
+    )
     return [
-        Route(_ONE, _retrieve, methods=["GET"]),
-        Route(_ONE, _delete, methods=["DELETE"]),
-        Route(f"{_ONE}/cancel", _cancel, methods=["POST"]),
-        Route(f"{_ONE}/input_items", _list_input_items, methods=["GET"]),
+        Operation(
+            OPENAI,
+            f"GET {_ONE}",
+            _retrieve,
+            "getResponse",
+            answer=ResponseObject,
+            events=ResponseEvent,
+            parameters=following,
+        ),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteResponse", answer=Deleted),
+        Operation(OPENAI, f"POST {_ONE}/cancel", _cancel, "cancelResponse", answer=ResponseObject),
+        Operation(
+            OPENAI,
+            f"GET {_ONE}/input_items",
+            _list_input_items,
+            "listInputItems",
+            answer=ItemList,
+            parameters=page_parameters("desc"),
+        ),
     ]
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Get or follow a stored response."""
     execution, query = await _find(client, request.path_params["response_id"]), request.query_params
     after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
     if query.get("stream") == "true":
@@ -46,18 +71,21 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Delete a stored response."""
     execution = await _find(client, request.path_params["response_id"])
     await client.delete_execution(execution.request_id)
-    return JSONResponse({"id": ID_PREFIX + execution.request_id, "object": KIND, "deleted": True})
+    return JSONResponse(deleted(ID_PREFIX + execution.request_id, KIND))
 
 
 async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """Cancel a response."""
     execution = await _find(client, request.path_params["response_id"])
     await client.cancel(execution.request_id)
     return JSONResponse(_as_it_is(await client.get_execution(execution.request_id)))
 
 
 async def _list_input_items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List the input of a stored response."""
     execution = await _find(client, request.path_params["response_id"])
     items = items_of_messages(execution.request.messages, execution.request_id)
     return JSONResponse(page_of(items, request.query_params))
@@ -88,7 +116,7 @@ def _head_of(execution: execution_pb2.Execution) -> ResponseHead:
     return ResponseHead(execution.request, echo_of(execution))
 
 
-def _as_it_is(execution: execution_pb2.Execution) -> dict[str, Any]:
+def _as_it_is(execution: execution_pb2.Execution) -> ResponseObject:
     head = _head_of(execution)
     if not execution.HasField("response"):
         return head.running()

@@ -6,13 +6,14 @@ however the text was cut into deltas, and a lost stream resumes after that place
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.http.bodies import AnswerShape
 from gateway.http.failures import error_of
 from gateway.http.openai.answers import text_of
-from gateway.http.openai.responses.items import call_item, message_item, reasoning_item, text_part
-from gateway.http.openai.responses.objects import COMPLETED, ResponseHead
+from gateway.http.openai.responses.items import Item, call_item, message_item, reasoning_item, text_part
+from gateway.http.openai.responses.objects import ResponseHead
 from gateway.http.streams.blocks import Block, BlockKind, Blocks, Step
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -24,6 +25,13 @@ _DELTAS = {
     BlockKind.CALL: "response.function_call_arguments.delta",
 }
 _PREFIXES = {BlockKind.REASONING: "rs", BlockKind.TEXT: "msg", BlockKind.CALL: "fc"}
+
+
+class ResponseEvent(AnswerShape):
+    """An event of a response, such as `response.output_text.delta`."""
+
+    type: str
+    sequence_number: int
 
 
 class ResponseEvents:
@@ -40,12 +48,12 @@ class ResponseEvents:
         self._sequence = -1
         self._blocks = Blocks()
 
-    def first(self) -> Iterator[dict[str, Any]]:
+    def first(self) -> Iterator[Mapping[str, Any]]:
         """Yield the events that every stream begins with."""
         yield from self._event("response.created", response=self._head.queued())
         yield from self._event("response.in_progress", response=self._head.running())
 
-    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[dict[str, Any]]:
+    def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
         """Yield the events for an event of the execution.
 
         Raises Aborted for a discarded attempt if the client already has some of its text.
@@ -55,19 +63,19 @@ class ResponseEvents:
         if self._blocks.response is not None:
             yield from self._end(self._blocks.response)
 
-    def error(self, error: PaganticError, request_id: str) -> Iterator[dict[str, Any]]:
+    def error(self, error: PaganticError, request_id: str) -> Iterator[Mapping[str, Any]]:
         """Yield the event of an error that ends the stream early."""
         described = error_of(error, request_id)
         yield from self._event("error", code=described["code"], message=described["message"], param=None)
 
-    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[dict[str, Any]]:
+    def _end(self, response: execution_pb2.SystemResponse) -> Iterator[Mapping[str, Any]]:
         for step, block, text in self._blocks.rest(text_of(response)):
             yield from self._moved(step, block, text)
         ended = self._head.ended(response)
         kind = {"cancelled": "response.failed"}.get(ended["status"], f"response.{ended['status']}")
         yield from self._event(kind, response=ended)
 
-    def _moved(self, step: Step, block: Block, text: str) -> Iterator[dict[str, Any]]:
+    def _moved(self, step: Step, block: Block, text: str) -> Iterator[Mapping[str, Any]]:
         match step:
             case Step.BEGIN:
                 yield from self._begun(block)
@@ -76,15 +84,16 @@ class ResponseEvents:
             case Step.END:
                 yield from self._ended(block)
 
-    def _begun(self, block: Block) -> Iterator[dict[str, Any]]:
-        item = self._item(block) | {"status": "in_progress"}
+    def _begun(self, block: Block) -> Iterator[Mapping[str, Any]]:
+        item = self._item(block)
+        item["status"] = "in_progress"
         if block.kind is not BlockKind.CALL:
             item["content"] = []
         yield from self._event("response.output_item.added", output_index=block.index, item=item)
         if block.kind is not BlockKind.CALL:
             yield from self._event("response.content_part.added", **self._place(block), part=_part(block))
 
-    def _grown(self, block: Block, text: str) -> Iterator[dict[str, Any]]:
+    def _grown(self, block: Block, text: str) -> Iterator[Mapping[str, Any]]:
         self._sequence += len(text)
         new = self._sequence - self._after  # characters that the client lacks
         if new <= 0:
@@ -94,7 +103,7 @@ class ResponseEvents:
             fields["logprobs"] = []
         yield {"type": _DELTAS[block.kind], **fields}
 
-    def _ended(self, block: Block) -> Iterator[dict[str, Any]]:
+    def _ended(self, block: Block) -> Iterator[Mapping[str, Any]]:
         place = self._place(block)
         match block.kind:
             case BlockKind.REASONING:
@@ -108,13 +117,13 @@ class ResponseEvents:
             yield from self._event("response.content_part.done", **place, part=_part(block))
         yield from self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
-    def _item(self, block: Block) -> dict[str, Any]:
+    def _item(self, block: Block) -> Item:
         """Return the item of a block as it is now."""
         item_id = self._id_of(block)
         if block.kind is BlockKind.REASONING:
             return reasoning_item(item_id, block.text)
         if block.kind is BlockKind.TEXT:
-            return message_item(item_id, block.text, COMPLETED)
+            return message_item(item_id, block.text, "completed")
         call = message_pb2.ToolCall(id=block.call_id, name=block.name, arguments_json=block.text)
         return call_item(item_id, call)
 
@@ -132,7 +141,7 @@ class ResponseEvents:
             place["content_index"] = 0
         return place
 
-    def _event(self, kind: str, **fields: Any) -> Iterator[dict[str, Any]]:
+    def _event(self, kind: str, **fields: Any) -> Iterator[Mapping[str, Any]]:
         self._sequence += 1
         if self._sequence > self._after:
             yield {"type": kind, "sequence_number": self._sequence, **fields}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any
+from typing import Any, Literal
 
-from gateway.http.openai.responses.objects import ResponseHead
+from gateway.http.bodies import AnswerShape
+from gateway.http.openai.responses.objects import ResponseHead, ResponseUsage
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -19,6 +20,24 @@ _ASK = (
 _TOLD = "The conversation before this message, in summary:\n\n"
 
 
+class CompactionItem(AnswerShape):
+    """The summary, for the input of a later response."""
+
+    id: str
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
+class Compaction(AnswerShape):
+    """A summary in place of a conversation."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[CompactionItem]
+    usage: ResponseUsage
+
+
 def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
     """Turn a request into a request for a summary of its messages."""
     request.mode = execution_pb2.MODE_CHAT
@@ -26,7 +45,7 @@ def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
 
 
-def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.SystemResponse) -> dict[str, Any]:
+def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.SystemResponse) -> Compaction:
     """Return the object `response.compaction` of a summary."""
     content = base64.b64encode(json.dumps({"summary": response.content}).encode()).decode()
     return {

@@ -13,8 +13,8 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
-from gateway.http.document.operations import JSON_LINES, SENT_EVENTS
 from gateway.http.failures import CLIENT_LEFT
+from gateway.http.operations import JSON_LINES, SENT_EVENTS
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, add_gauge, make_histogram
 from pagantic_common.telemetry.names import (
     ERROR_TYPE,

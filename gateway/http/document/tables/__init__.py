@@ -1,1 +1,0 @@
-"""The descriptions of the paths, a table of operations for each API."""

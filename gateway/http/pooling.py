@@ -1,0 +1,193 @@
+"""Answers of models that pool texts: the vectors of embedding models, and the relevance that cross-encoders see.
+
+`/v1/embeddings` has the form of OpenAI's API, and `/rerank` the form that Jina's and Cohere's APIs share.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.openai.forms import Form, read_form, texts_of
+from gateway.http.operations import OPENAI, Dialect, Operation
+from gateway.http.settings import HttpSettings
+from gateway.http.streams.running import Answer
+from pagantic.inference.v1 import inference_service_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.errors import InvalidRequest
+
+RERANK = Dialect("Cohere and Jina")
+MAX_RESULTS = (1 << 31) - 1
+MAX_INPUTS = 2048
+
+
+class EmbeddingForm(Form):
+    """A request of `/v1/embeddings`. OpenAI's document allows token ids as input; they are refused here."""
+
+    model: str = ""
+    input: str | Annotated[list[Any], Field(min_length=1, max_length=MAX_INPUTS)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class DocumentForm(Form):
+    """A document; only its text counts."""
+
+    text: str
+
+
+class RerankForm(Form):
+    """A request of `/rerank`."""
+
+    model: str = ""
+    query: str
+    documents: Annotated[list[str | DocumentForm], Field(min_length=1)]
+    top_n: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
+    return_documents: bool | None = None
+
+
+class IgnoredFields(AnswerShape):
+    """The fields of the request that changed nothing."""
+
+    ignored: list[str]
+
+
+class PromptUsage(AnswerShape):
+    """The tokens of a request without output."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingObject(AnswerShape):
+    """A vector: numbers, or their bytes as base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(AnswerShape):
+    """The vectors of the texts, in their order."""
+
+    object: Literal["list"]
+    data: list[EmbeddingObject]
+    model: str
+    usage: PromptUsage
+    pagantic: NotRequired[IgnoredFields]
+
+
+class RankedDocument(AnswerShape):
+    """A document by its place in the request, with its relevance."""
+
+    index: int
+    relevance_score: float
+    document: NotRequired[dict[str, Any]]
+
+
+class Ranking(AnswerShape):
+    """The documents, the most relevant first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: PromptUsage
+    pagantic: NotRequired[IgnoredFields]
+
+
+def pooling_operations(settings: HttpSettings) -> list[Operation]:
+    """Return the operations of embeddings, and of reranking: Jina's, and both versions of Cohere's API."""
+
+    async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+        """Make vectors of texts."""
+        form = read_form(read_object(body), EmbeddingForm)
+        response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
+        return JSONResponse(embeddings_of(form, response))
+
+    async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
+        """Put documents in the order of their relevance."""
+        form = read_form(read_object(body), RerankForm)
+        texts = [document if isinstance(document, str) else document.text for document in form.documents]
+        model = settings.alias_of(form.model)
+        response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)
+        return JSONResponse(ranking_of(form, response, request.scope["request_id"]))
+
+    return [
+        Operation(OPENAI, "POST /v1/embeddings", embed, "createEmbeddings", EmbeddingForm, EmbeddingList),
+        Operation(RERANK, "POST /rerank", rerank, "rerank", RerankForm, Ranking),
+        Operation(RERANK, "POST /v1/rerank", rerank, "rerankV1", RerankForm, Ranking),
+        Operation(RERANK, "POST /v2/rerank", rerank, "rerankV2", RerankForm, Ranking),
+    ]
+
+
+def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
+    """Return the object of `/v1/embeddings`; raises InvalidRequest for more dimensions than the model has."""
+    vectors = [shortened(embedding.values, form.dimensions) for embedding in response.embeddings]
+    tokens = response.usage.prompt_tokens
+    answer: EmbeddingList = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, form.encoding_format)}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": form.model or "default",
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    if form.ignored:
+        answer["pagantic"] = {"ignored": form.ignored}
+    return answer
+
+
+def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
+    """Return the first dimensions of a vector, of unit length again; None means all of them.
+
+    Raises InvalidRequest for more dimensions than the vector has. A beginning without length stays unchanged.
+    """
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    if dimensions > len(vector):
+        raise InvalidRequest(
+            f"dimensions is {dimensions}: the vectors of this model have {len(vector)}, so send that or fewer"
+        )
+    beginning = vector[:dimensions]
+    length = math.hypot(*beginning) or 1.0
+    return [value / length for value in beginning]
+
+
+def _encoded(vector: Sequence[float], encoding_format: str | None) -> str | list[float]:
+    if encoding_format == "base64":
+        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    return list(vector)
+
+
+def ranking_of(form: RerankForm, response: pb.RerankResponse, request_id: str) -> Ranking:
+    """Return the object of `/rerank`."""
+    tokens = response.usage.prompt_tokens
+    answer: Ranking = {
+        "id": request_id,
+        "object": "list",
+        "model": form.model or "default",
+        "results": [_result(form, text) for text in response.results],
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    if form.ignored:
+        answer["pagantic"] = {"ignored": form.ignored}
+    return answer
+
+
+def _result(form: RerankForm, text: pb.RerankedText) -> RankedDocument:
+    result: RankedDocument = {"index": text.index, "relevance_score": text.relevance_score}
+    if form.return_documents:
+        document = form.documents[text.index]
+        result["document"] = {"text": document} if isinstance(document, str) else document.model_dump(mode="json")
+    return result
